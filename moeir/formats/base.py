@@ -27,7 +27,6 @@ class Conversion:
     corpus: TextsById | None = None
     queries: TextsById | None = None
     lossy: bool = False
-    keeps_fields: bool = False  # whether the target has room for fields that moeir does not read
     dropped_counts: dict[str, int] = field(default_factory=dict)
 
     def drop_or_refuse(self, where: str, what: str) -> None:
@@ -37,22 +36,10 @@ class Conversion:
             raise UsageError(f"{where}: {what} would be lost{way}; --lossy leaves it out")
         self.dropped_counts[what] = self.dropped_counts.get(what, 0) + 1
 
-    def drop_unread_fields(self, where: str, record: Mapping[str, Any], known: Iterable[str]) -> None:
-        """`drop_or_refuse` for each field of a record that is not in `known` and not empty."""
-        for name in self._select_fields(record, known):
+    def drop_fields(self, where: str, extra: Mapping[str, Any] | None) -> None:
+        """`drop_or_refuse` for each field that a reader has left over."""
+        for name in extra or ():
             self.drop_or_refuse(where, f"field {name!r}")
-
-    def collect_fields(self, where: str, record: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any] | None:
-        """The fields of a record that are not in `known` and not empty, for a target with room for them; dropped or refused for others."""
-        if self.keeps_fields:
-            return self._select_fields(record, known) or None
-        self.drop_unread_fields(where, record, known)
-        return None
-
-    @staticmethod
-    def _select_fields(record: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
-        known_names = set(known)
-        return {name: value for name, value in record.items() if name not in known_names and value not in EMPTY}
 
     def add_fields(self, where: str, record: dict[str, Any], extra: Mapping[str, Any] | None) -> dict[str, Any]:
         """The record with collected fields; one that has the name of another, nonempty field is dropped or refused."""
@@ -80,7 +67,10 @@ class Conversion:
         return texts_by_id[text_id]
 
     def look_up_texts(self, example: Example, losses: Iterable[str]) -> tuple[Text, dict[str, Text]]:
-        """The query of an example and its passages by id, looked up where the example has no texts; `losses` are dropped or refused."""
+        """The query of an example and its passages by id, looked up where the example has no texts.
+
+        `losses`, and with them other fields, are dropped or refused; a format with room for any field has none.
+        """
         where, query, passages = f"query {example.query_id!r}", example.query, example.passages
         if query is None:
             ids = (*example.positive_ids, *example.negative_ids)
@@ -93,6 +83,8 @@ class Conversion:
             URL: any(passage.url for passage in passages),
         }
         self.drop_nonempty(where, {what: values[what] for what in losses})
+        for extra in (example.extra, *(passage.extra for passage in passages)) if losses else ():
+            self.drop_fields(where, extra)
         return query, {passage.id: passage for passage in passages}
 
 
@@ -110,7 +102,6 @@ class Format(ABC):
 
     kind: ClassVar[str]  # what is converted: formats of a kind convert into one another
     is_folder: ClassVar[bool] = False
-    keeps_fields: ClassVar[bool] = False  # whether it has room for fields of any name
 
     @abstractmethod
     def read(self, path: Path, conversion: Conversion) -> Iterator[Any]:
@@ -123,6 +114,12 @@ class Format(ABC):
     def to_record(self, item: Any, conversion: Conversion) -> Any:
         """The JSON value of an item."""
         raise UsageError(f"--to {conversion.target}: is read only; examples by id become examples or tevatron-ids")
+
+
+def unread_fields(record: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any] | None:
+    """The fields of a record that are not in `known` and not empty."""
+    known_names = set(known)
+    return {name: value for name, value in record.items() if name not in known_names and value not in EMPTY} or None
 
 
 def title_and_text(text: Text) -> str:

@@ -15,10 +15,9 @@ class Beir(Format):
 
     kind = "collection"
     is_folder = True
-    keeps_fields = True
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Collection]:
-        corpus, queries = (read_unique_texts(require_file(path, name), conversion) for name in ("corpus.jsonl", "queries.jsonl"))
+        corpus, queries = (read_unique_texts(require_file(path, name)) for name in ("corpus.jsonl", "queries.jsonl"))
         yield Collection(corpus, queries, read_qrels_splits(path / "qrels", "", (".tsv", ".txt", ".qrels", ".trec")))
 
     def write(self, items: Iterator[Collection], path: Path, conversion: Conversion) -> int:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from moeir.formats.base import Conversion, Format, title_and_text
+from moeir.formats.base import Conversion, Format, title_and_text, unread_fields
 from moeir.records import examples, texts
 from moeir.records.examples import Example
 from moeir.records.texts import Text
@@ -19,28 +19,26 @@ class Examples(Format):
     """JSON lines {"query_id", "positive_ids", "negative_ids"}, or inline texts as Tevatron's; scores, provenance: moeir's examples."""
 
     kind = "examples"
-    keeps_fields = True
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Example]:
         for where, record, example in examples.read_examples_with_records(path):
             has_query_text = "positive_passages" in record or conversion.queries is not None
             known = (*IDS_AND_PASSAGES, *OWN_FIELDS, *(("query", "query_text", "answers") if has_query_text else ()))
-            yield collect_all_fields(where, record, example, known, conversion)
+            yield collect_all_fields(where, record, example, known)
 
     def to_record(self, item: Example, conversion: Conversion) -> dict[str, Any]:
         return conversion.add_fields(f"query {item.query_id!r}", examples.example_to_record(item), item.extra)
 
 
-def collect_all_fields(where: str, record: Mapping[str, Any], example: Example, known: Iterable[str], conversion: Conversion) -> Example:
+def collect_all_fields(where: str, record: Mapping[str, Any], example: Example, known: Iterable[str]) -> Example:
     """The example with the fields, and its passages with the fields, that are not read."""
     by_id: dict[str, dict[str, Any]] = {}
     for passage in (passage for side in ("positive_passages", "negative_passages") for passage in record.get(side) or ()):
-        if extra := conversion.collect_fields(where, passage, (*texts.KNOWN_FIELDS, *["score"] * bool(example.positive_scores))):
+        if extra := unread_fields(passage, (*texts.KNOWN_FIELDS, *["score"] * bool(example.positive_scores))):
             by_id[texts.parse_text(passage, where).id] = extra
     if by_id:
         example = replace(example, passages=tuple(replace(passage, extra=by_id.get(passage.id)) for passage in example.passages))
-    extra = conversion.collect_fields(where, record, known)
-    return example if extra is None else replace(example, extra=extra)
+    return replace(example, extra=unread_fields(record, known))
 
 
 def text_digest(text: str) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from moeir.errors import DataError
-from moeir.formats.base import Conversion, Format, flatten_title, optional_fields, title_and_text
+from moeir.formats.base import Conversion, Format, flatten_title, optional_fields, title_and_text, unread_fields
 from moeir.formats.examples import OWN_FIELDS, has_digest_id, text_digest
 from moeir.records import examples, texts
 from moeir.records.examples import Example, group_by_query
@@ -24,14 +24,13 @@ class Flagembedding(Format):
     """
 
     kind = "examples"
-    keeps_fields = True
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Example]:
         """The examples; lines of the same query become one."""
 
         def rows() -> Iterator[tuple[str, Example]]:
             for where, record in texts.read_objects(path):
-                yield where, replace(_parse_record(record, where), extra=conversion.collect_fields(where, record, _FIELDS))
+                yield where, replace(_parse_record(record, where), extra=unread_fields(record, _FIELDS))
 
         return group_by_query(rows(), conversion.drop_or_refuse)
 

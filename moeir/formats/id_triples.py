@@ -5,7 +5,7 @@ from itertools import chain
 from pathlib import Path
 
 from moeir.errors import DataError
-from moeir.formats.base import Conversion, Format
+from moeir.formats.base import Conversion, Format, unread_fields
 from moeir.formats.colbert import read_triples
 from moeir.records import texts
 from moeir.records.examples import Example, group_by_query
@@ -34,11 +34,11 @@ class MsmarcoHardNegatives(Format):
                     raise DataError(f"{where}: expected qid, pos and neg, lists of ids or, of neg, a list by system")
                 losses = {"a query without a positive": not lists[0], "which system found a negative": len(lists) > 2}
                 conversion.drop_nonempty(where, losses)
-                conversion.drop_unread_fields(where, record, ("qid", "pos", "neg"))
                 positives, negatives = (
                     tuple(texts.parse_id(document, where) for document in side) for side in (lists[0], chain.from_iterable(lists[1:]))
                 )
                 if positives:
-                    yield where, Example(texts.parse_id(record.get("qid"), where), positives, negatives)
+                    extra = unread_fields(record, ("qid", "pos", "neg"))
+                    yield where, Example(texts.parse_id(record.get("qid"), where), positives, negatives, extra=extra)
 
         return group_by_query(rows(), conversion.drop_or_refuse)

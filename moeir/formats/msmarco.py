@@ -16,9 +16,9 @@ class Msmarco(Format):
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Collection]:
         files = sorted(path.glob("queries*.tsv*")) or [require_file(path, "queries.tsv")]
-        corpus = read_unique_texts(require_file(path, "collection.tsv"), conversion)
-        yield Collection(corpus, chain_texts(files, conversion), read_qrels_splits(path, "qrels.", (".tsv", ".txt")))
+        corpus = read_unique_texts(require_file(path, "collection.tsv"))
+        yield Collection(corpus, chain_texts(files), read_qrels_splits(path, "qrels.", (".tsv", ".txt")))
 
     def write(self, items: Iterator[Collection], path: Path, conversion: Conversion) -> int:
-        writers = {"collection.tsv": Tsv(), "queries.tsv": Tsv(), "qrels.SPLIT.tsv": TrecQrels(separator="tab")}
+        writers = {"collection.tsv": Tsv(), "queries.tsv": Tsv(), "qrels.SPLIT.tsv": TrecQrels("\t")}
         return write_collection(next(items), path, conversion, writers)

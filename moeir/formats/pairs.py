@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from moeir.errors import DataError
 from moeir.formats import base
-from moeir.formats.base import ANSWERS, PROVENANCE, TEACHER_SCORES, Conversion, Format, collapse_whitespace, flatten_title, title_and_text
+from moeir.formats.base import Conversion, Format
 from moeir.formats.examples import has_digest_id, text_digest
 from moeir.parsing import preview
 from moeir.records import lines, texts
@@ -39,10 +39,10 @@ class _Rows(base.Format):
             for where, record in read_table(path):
                 columns = (ANCHOR_COLUMNS, POSITIVE_COLUMNS, *((name,) for name in record if _NEGATIVE.fullmatch(name)))
                 row = [parse_text_column(record, names, where) for names in columns]
-                conversion.drop_unread_fields(where, record, chain(*columns))
                 query, *passages = (known_texts.setdefault(text.id, text) for text in row)
                 positive, *negatives = (passage.id for passage in passages)
-                yield where, Example(query.id, (positive,), tuple(negatives), query=query, passages=tuple(passages))
+                extra = base.unread_fields(record, chain(*columns))
+                yield where, Example(query.id, (positive,), tuple(negatives), query=query, passages=tuple(passages), extra=extra)
 
         return group_by_query(rows(), conversion.drop_or_refuse)
 
@@ -56,15 +56,15 @@ class _Rows(base.Format):
     def _to_rows(self, example: Example, conversion: Conversion, path: Path) -> Iterator[tuple[str, ...]]:
         """A row of texts for each combination; fields without a column are dropped or refused."""
         where, is_pair = f"query {example.query_id!r}", len(self.columns) == 2
-        query, passages = conversion.look_up_texts(example, [TEACHER_SCORES, PROVENANCE, ANSWERS])
+        query, passages = conversion.look_up_texts(example, [base.TEACHER_SCORES, base.PROVENANCE, base.ANSWERS])
         conversion.drop_nonempty(where, {"ids": not all(map(has_digest_id, (query, *passages.values())))})
-        words = {name: flatten_title(passage, where, conversion) for name, passage in passages.items()}
+        words = {name: base.flatten_title(passage, where, conversion) for name, passage in passages.items()}
         positives, negatives = ([words[document] for document in ids] for ids in (example.positive_ids, example.negative_ids))
         losses = {"negatives": is_pair and negatives, "a query without a negative": not is_pair and not negatives}
         conversion.drop_nonempty(where, losses)
-        columns = [[title_and_text(query)], positives, negatives][: len(self.columns)]
+        columns = [[base.title_and_text(query)], positives, negatives][: len(self.columns)]
         if _suffix(path) == ".tsv":
-            columns = [[collapse_whitespace(text, where, conversion) for text in column] for column in columns]
+            columns = [[base.collapse_whitespace(text, where, conversion) for text in column] for column in columns]
         return product(*columns)
 
 
@@ -89,7 +89,7 @@ class Labelled(Format):
         queries = dict[Text, dict[Text, bool]]()
         for where, record in read_table(path):
             query, passage = (parse_text_column(record, names, where) for names in (ANCHOR_COLUMNS, LABELLED_COLUMNS))
-            conversion.drop_unread_fields(where, record, (*ANCHOR_COLUMNS, *LABELLED_COLUMNS, *LABEL_COLUMNS))
+            conversion.drop_fields(where, base.unread_fields(record, (*ANCHOR_COLUMNS, *LABELLED_COLUMNS, *LABEL_COLUMNS)))
             value = record.get("label", record.get("score"))
             if (label := _LABELS.get(str(value))) is None:
                 expected = "1 is a positive, 0 a negative; a similarity is neither: choose a threshold, or write it as a teacher's score"

@@ -4,32 +4,27 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from moeir import data_sources
-from moeir.errors import UsageError
 from moeir.formats.base import Collection, Conversion, Format
 from moeir.records import lines, qrels
 from moeir.records.qrels import Qrels
 
 Judgement = tuple[str, str, int]
-_SEPARATORS = {"space": " ", "tab": "\t"}
 
 
 class TrecQrels(Format):
-    """Lines `query 0 document grade`: TREC's judgements, and MS MARCO's with `separator=tab`. `separator`: space or tab."""
+    """Lines `query 0 document grade`: TREC's judgements, and MS MARCO's, which are tab-separated in a folder of its layout."""
 
     kind = "qrels"
 
-    def __init__(self, *, separator: str = "space") -> None:
-        if separator not in _SEPARATORS:
-            raise UsageError(f"qrels:separator={separator}: expected {' or '.join(_SEPARATORS)}")
-        self._separator = _SEPARATORS[separator]
+    def __init__(self, separator: str = " ") -> None:
+        self._separator = separator
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Judgement]:
         return iter_judgements(qrels.read_qrels(path))
 
     def write(self, items: Iterator[Judgement], path: Path, conversion: Conversion) -> int:
-        return lines.write_rows(
-            ((query, "0", document, grade) for query, document, grade in qrels.validate_judgements(items, path)), path, self._separator
-        )
+        rows = ((query, "0", document, grade) for query, document, grade in qrels.validate_judgements(items, path))
+        return lines.write_rows(rows, path, self._separator)
 
 
 def iter_judgements(grades: Mapping[str, Mapping[str, int]]) -> Iterator[Judgement]:

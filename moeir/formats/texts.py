@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from moeir import data_sources
 from moeir.errors import ArtifactError, DataError
 from moeir.formats import base
-from moeir.formats.base import Conversion, Format, collapse_whitespace, flatten_title
+from moeir.formats.base import Conversion, Format, collapse_whitespace, flatten_title, unread_fields
 from moeir.records import lines, texts
 from moeir.records.texts import Text
 
@@ -20,13 +20,12 @@ class TextFormat(base.Format):
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Text]:
         """The texts of a file."""
-        return read_unique_texts(path, conversion)
+        return read_unique_texts(path)
 
 
 class JsonlTexts(TextFormat, Format):
     """JSON lines {"_id", "title", "text"}, with optional `url` and `answers`: moeir's and BEIR's corpora and queries."""
 
-    keeps_fields = True
     id_field: ClassVar[str] = "_id"
 
     def to_record(self, item: Text, conversion: Conversion) -> dict[str, Any]:
@@ -43,25 +42,26 @@ class Tsv(TextFormat, Format):
 
 def _to_row(text: Text, conversion: Conversion) -> tuple[str, str]:
     where = f"text {text.id!r}"
-    conversion.drop_nonempty(where, {base.ANSWERS: text.answers} | {f"field {name!r}": True for name in text.extra or ()})
+    conversion.drop_nonempty(where, {base.ANSWERS: text.answers})
+    conversion.drop_fields(where, text.extra)
     return text.id, collapse_whitespace(flatten_title(text, where, conversion), where, conversion)
 
 
-def read_unique_texts(source: Path | str, conversion: Conversion) -> Iterator[Text]:
-    """Texts of any form with unique ids; fields that are not read are dropped or refused."""
-    for where, record, text in texts.read_texts_with_records(source):
-        extra = conversion.collect_fields(where, record, texts.KNOWN_FIELDS)
+def read_unique_texts(source: Path | str) -> Iterator[Text]:
+    """Texts of any form with unique ids, and with the fields that are not read."""
+    for _, record, text in texts.read_texts_with_records(source):
+        extra = unread_fields(record, texts.KNOWN_FIELDS)
         yield text if extra is None else replace(text, extra=extra)
 
 
-def chain_texts(files: list[Path], conversion: Conversion) -> Iterator[Text]:
+def chain_texts(files: list[Path]) -> Iterator[Text]:
     """The texts of several files; one may stand in several, as that of a query in those of two splits."""
     by_name: dict[Path, list[Path]] = {}
     for file in files:
         by_name.setdefault(lines.strip_compression_suffix(file), []).append(file)
     digests: dict[str, int] = {}
     for file in filter(None, map(data_sources.require_single, by_name.values())):
-        for text in read_unique_texts(file, conversion):
+        for text in read_unique_texts(file):
             if text.id not in digests:
                 yield text
             if digests.setdefault(text.id, hash(text)) != hash(text):

@@ -138,14 +138,20 @@ class _Group:
             self.negatives.setdefault(positive, {}).update(dict.fromkeys(row.negative_ids))
         if [name for name, score in row.teacher_scores.items() if self.scores.setdefault(name, score) != score]:
             lose(where, "another score of a passage than on an earlier line")
-        if self.rows > 1 and (row.provenance or row.extra):
-            lose(where, "provenance and other fields of a repeated query")
+        if self.rows > 1:
+            self._drop_fields(where, row, lose)
+
+    @staticmethod
+    def _drop_fields(where: str, row: Example, lose: Callable[[str, str], object]) -> None:
+        for name in (*["negative_provenance"] * bool(row.provenance), *(row.extra or ())):
+            lose(where, f"field {name!r} of a query of several rows")
 
     def merge(self, lose: Callable[[str, str], object]) -> Example:
         positives, all_negatives = tuple(self.negatives), list(dict.fromkeys(chain.from_iterable(self.negatives.values())))
         negatives = tuple(negative for negative in all_negatives if negative not in self.negatives)
         if self.rows == 1 and (positives, negatives) == (self.first.positive_ids, self.first.negative_ids):
             return self.first
+        self._drop_fields(self.where, self.first, lose)
         if any(len(own) != len(all_negatives) for own in self.negatives.values()):
             lose(self.where, "which negatives belong to which positive")
         for _ in range(len(all_negatives) - len(negatives)):

@@ -112,7 +112,7 @@ class Convert(Stage):
 
         spec, to, reader, writer = self._load_formats()
         corpus, queries = (None if path is None else texts.read_texts_by_id(path, keep_empty=True) for path in (self.corpus, self.queries))
-        conversion = Conversion(spec, to, corpus, queries, self.lossy, writer.keeps_fields)
+        conversion = Conversion(spec, to, corpus, queries, self.lossy)
         items = progress(reader.read(self.input, conversion), "converting")
         if self.is_subset:
             record_count = self._write_subset(items, reader.kind, writer, conversion)

@@ -41,7 +41,7 @@ OWL, COW = {"docid": "owl", "title": "", "text": "An owl."}, {"docid": "owl", "t
 TEXTS = [
     FaultCase("not-utf8", "corpus.jsonl", (b'{"_id": "x", "text": "caf\xe9"}',), 1, "byte 0xe9"),
     FaultCase("faulty-line", "corpus.jsonl", (b'{"_id": "x", "text": "zero\0byte"}',), 1, "broken JSON"),
-    FaultCase("control-character", "corpus.jsonl", ('{"_id": "x", "text": "ring\\u0007bell"}',), 1, "'ring\\x07bell' should be 'ring bell'"),
+    FaultCase("control-character", "corpus.jsonl", ('{"_id": "x", "text": "ring\\u0007bell"}',), 1, "'ring\\x07bell' should"),
     FaultCase("mojibake", "corpus.jsonl", ('{"_id": "x", "text": "the worldâ€™s cafÃ©"}',), 1, "should be 'the world’s café'"),
     FaultCase("mojibake", "corpus.jsonl", ('{"_id": "x", "text": "Ili\u00c4\u0087 says"}',), 1, "should be 'Ilić says'"),
     FaultCase("mojibake", "corpus.jsonl", ('{"_id": "x", "text": "Ð¿Ñ€Ð¸Ð²ÐµÑ‚"}',), 1, "should be 'привет'"),

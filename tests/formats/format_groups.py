@@ -5,7 +5,7 @@ from moeir.records.texts import Text
 
 EXAMPLES = ("examples", "tevatron", "dpr", "flagembedding", "triplets")
 TEXTS = ("texts", "tsv", "tevatron-texts")
-QRELS = ("qrels", "qrels:separator=tab", "beir-qrels")
+QRELS = ("qrels", "beir-qrels")
 RUNS = ("run", "msmarco-run", "tevatron-run")
 COLLECTIONS = ("beir", "msmarco")
 FULL_EXAMPLE = Example(

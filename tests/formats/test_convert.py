@@ -239,7 +239,7 @@ def test_scores_are_no_loss_where_they_count_ranks(tmp_path: Path, moeir: Moeir)
 def test_fields_that_nobody_reads_are_refused(tmp_path: Path, moeir: Moeir) -> None:
     (tmp_path / "x.jsonl").write_text('{"_id": "a", "text": "An owl.", "metadata": {}, "qtype": "who"}\n')
     result = moeir("convert", "--input", tmp_path / "x.jsonl", "--to", "tsv")
-    assert result.code == 2 and f"{tmp_path}/x.jsonl:1: field 'qtype' would be lost from texts to tsv" in result.stderr
+    assert result.code == 2 and "text 'a': field 'qtype' would be lost from texts to tsv" in result.stderr
     result = moeir("convert", "--input", tmp_path / "x.jsonl", "--to", "tsv", "--lossy")
     assert result == (0, "a\tAn owl.\n", f"{tmp_path}/x.jsonl: lost, 1 times: field 'qtype'\n")
 
@@ -275,7 +275,6 @@ BAD = [
     (("--input", "x.qrels", "--to", "tsv", "--from", "qrel"), 2, "formats has no 'qrel'; did you mean 'qrels'?"),
     (("--input", "-", "--to", "tsv"), 2, "--input -: a pipe can be read once; give its format with --from"),
     (("--input", "x.qrels", "--to", "beir"), 2, "--output -: the output is a folder; name one"),
-    (("--input", "x.qrels", "--to", "qrels:separator=comma"), 2, "qrels:separator=comma: expected space or tab"),
     (
         ("--input", "train.jsonl", "--to", "dpr", "--queries", "q.tsv", "--corpus", "c.tsv"),
         3,

@@ -62,7 +62,7 @@ def test_queries_of_documents_that_are_not_there_are_counted(room, moeir):
 
 BAD = [
     (("--expansion", "other.jsonl"), 3, "other.jsonl: has queries for none of the 12 documents; do the ids agree?"),
-    (("--expansion", "corpus.jsonl"), 3, "corpus.jsonl:1: expected an object with _id and queries"),
+    (("--expansion", "corpus.jsonl"), 3, "corpus.jsonl:1: expected _id, and queries as a list"),
     (("--expansion-queries", 1), 2, "--expansion-queries needs --expansion"),
 ]
 

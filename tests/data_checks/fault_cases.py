@@ -43,22 +43,16 @@ TEXTS = [
     FaultCase("faulty-line", "corpus.jsonl", (b'{"_id": "x", "text": "zero\0byte"}',), 1, "broken JSON"),
     FaultCase("control-character", "corpus.jsonl", ('{"_id": "x", "text": "ring\\u0007bell"}',), 1, "'ring\\x07bell' should"),
     FaultCase("mojibake", "corpus.jsonl", ('{"_id": "x", "text": "the worldâ€™s cafÃ©"}',), 1, "should be 'the world’s café'"),
-    FaultCase("mojibake", "corpus.jsonl", ('{"_id": "x", "text": "Ili\u00c4\u0087 says"}',), 1, "should be 'Ilić says'"),
     FaultCase("mojibake", "corpus.jsonl", ('{"_id": "x", "text": "Ð¿Ñ€Ð¸Ð²ÐµÑ‚"}',), 1, "should be 'привет'"),
-    FaultCase("faulty-line", "corpus.jsonl", ('{"_id": "x", "text": "\\ud83d"}',), 1, "half a character"),
     FaultCase("faulty-line", "corpus.jsonl", ('{"_id": "x", "text": "no end',), 1, "broken JSON at column 22"),
-    FaultCase("faulty-line", "corpus.jsonl", ('["x", "text"]',), 1, 'found ["x", "text"]'),
-    FaultCase("faulty-line", "corpus.jsonl", ('{"_id": "a b", "text": "two words"}',), 1, "'a b'"),
     FaultCase("duplicate", "corpus.jsonl", ('{"_id": "owl", "text": "Another."}',), 1, "'owl' occurs on an earlier line"),
     FaultCase("empty-text", "corpus.jsonl", ('{"_id": "x", "title": " ", "text": ""}',), 1, "'x' has no text"),
     FaultCase("duplicate-text", "corpus.jsonl", ('{"_id": "x", "text": "a  BAT flies."}',), 1, "'x' has the text of", note=True),
     FaultCase("query-in-corpus", "corpus.jsonl", ('{"_id": "x", "text": "who sleeps"}',), 1, "document 'x' is the text of query 'q2'"),
-    FaultCase("faulty-line", "queries.jsonl", ('{"_id": "", "text": "blank"}',), 1, "id is blank"),
     FaultCase("duplicate", "queries.jsonl", ('{"_id": "q1", "text": "again"}',), 1, "'q1' occurs on an earlier line"),
 ]
 JUDGEMENTS = [
     FaultCase("faulty-line", "dev.qrels", ("q1 owl",), 1, "found 2"),
-    FaultCase("faulty-line", "dev.qrels", ("q1 0 bat 0.5",), 1, "'0.5'"),
     FaultCase("duplicate", "dev.qrels", ("q1 0 bat 1", "q1 0 owl 1"), 2, "query 'q1', document 'owl': judged"),
     FaultCase("grades-disagree", "dev.qrels", ("q1 0 owl 2",), 1, "2 here, 1 on an earlier line"),
     FaultCase("unknown-query", "dev.qrels", ("q9 0 owl 1",), 1, "query 'q9'"),
@@ -66,9 +60,7 @@ JUDGEMENTS = [
     FaultCase("not-utf8", "dev.qrels", (b"q1 0 caf\xe9 0",), 1, "byte 0xe9"),
 ]
 EXAMPLES = [
-    FaultCase("faulty-line", "train.jsonl", ("{",), 1, "broken JSON"),
     FaultCase("faulty-line", "train.jsonl", (example(positive_ids=[]),), 1, "'q2' has no positive"),
-    FaultCase("faulty-line", "train.jsonl", (example(negative_ids=["cat", "bat"]),), 1, "'cat' is a positive and a negative"),
     FaultCase(
         "positive-among-negatives",
         "train.jsonl",
@@ -79,11 +71,9 @@ EXAMPLES = [
     FaultCase("duplicate", "train.jsonl", (example("q1"),), 1, "query 'q1' occurs on an earlier line"),
     FaultCase("unknown-query", "train.jsonl", (example("q9"),), 1, "query 'q9'"),
     FaultCase("unknown-document", "train.jsonl", (example(negative_ids=["yak", "bat", "gnu"]),), 1, "'yak' (and 1 more) of query 'q2'"),
-    FaultCase("faulty-line", "train.jsonl", (inline("who", [OWL], [COW]),), 1, "passage 'owl' has two texts"),
 ]
 LISTS = [
     FaultCase("faulty-line", "dev.trec", ("q2 Q0 bat 3 0.1",), 1, "found 5"),
-    FaultCase("faulty-line", "dev.trec", ("q2 Q0 bat 3 nan t",), 1, "'nan'"),
     FaultCase("faulty-line", "dev.trec", ("q2 Q0 bat third 0.1 t",), 1, "rank is not a whole number: 'third'"),
     FaultCase("rank-order", "dev.trec", ("q2 Q0 bat 2 0.1 t",), 1, "rank 2, score 0.100000001 under rank 2, score 0.5"),
     FaultCase("rank-order", "dev.trec", ("q2 Q0 bat 3 9.0 t",), 1, "rank 3, score 9 under rank 2, score 0.5"),

@@ -1,44 +1,18 @@
 """Files that no tool writes and somebody will send: one line with the place, the code of data, and nothing made."""
 
-import json
-
 import pytest
 
-PASSAGES = {"query_id": "q", "query": "who", "positive_passages": [{"docid": "1", "text": "a"}], "negative_passages": []}
-FLAG = {"query": "who", "pos": ["a"], "neg": ["b"], "query_id": "q", "pos_id": [["x"]], "neg_id": ["n"]}
-DPR = {"question": "who", "answers": ["x"], "positive_ctxs": [{"title": "t", "text": "a"}], "negative_ctxs": [], "hard_negative_ctxs": []}
-EXAMPLE = {"query_id": "q", "positive_ids": ["a"], "negative_ids": ["b"]}
+FLAG = '{"query": "who", "pos": ["a"], "neg": ["b"], "query_id": "q", "pos_id": [["x"]], "neg_id": ["n"]}'
 CASES = {
     "deep": ("deep.jsonl", "[" * 3000, "info deep.jsonl", None),
     "csv with a return": ("d.csv", "anchor,positive\na\rb,c\n", "info d.csv --from pairs", "d.csv:"),
-    "endless rank of a provenance": (
-        "g.jsonl",
-        json.dumps(EXAMPLE | {"negative_provenance": [[{"run": "x", "rank": 1, "score": 10**400}]]}),
-        "info g.jsonl",
-        "g.jsonl:1: negative_provenance is not a list of lists",
-    ),
-    "no rank of a provenance": (
-        "g2.jsonl",
-        json.dumps(EXAMPLE)[:-1] + ', "negative_provenance": [[{"run": "x", "rank": Infinity, "score": 1}]]}',
-        "info g2.jsonl",
-        "g2.jsonl:1: ",
-    ),
-    "negatives that are a number": (
-        "h.jsonl", json.dumps(PASSAGES | {"negative_passages": -1}), "info h.jsonl", "h.jsonl:1: negative_passages is not a list",
-    ),
-    "ids in ids": ("i.jsonl", json.dumps(FLAG), "info i.jsonl --from flagembedding", "i.jsonl:1: positive_passages: id is not a string"),
-    "contexts that are a text": (
-        "b4.json", json.dumps([DPR | {"negative_ctxs": "x"}]), "info b4.json --from dpr", "negative_ctxs",
-    ),
-    "contexts without texts": (
-        "b5.json", json.dumps([DPR | {"negative_ctxs": [7]}]), "info b5.json --from dpr", "expected contexts with a text and a title",
-    ),
+    "ids in ids": ("i.jsonl", FLAG, "info i.jsonl --from flagembedding", "i.jsonl:1: positive_passages: id is not a string"),
     "no array": ("a.json", "{}", "info a.json --from dpr", "a.json:1: no query_id"),
     "a rank of 5,000 digits": ("f.trec", f"1 Q0 a {'9' * 5000} 1.0 x\n", "check --run f.trec", None),
     "the same in a table": ("j.tsv", f"1\ta\t{'9' * 5000}\n", "info j.tsv --from msmarco-run", "j.tsv:1: rank is not finite"),
     "a control character in broken JSON": ("m.jsonl", '{"_id": "1", "text": "a\x01"', "check --corpus m.jsonl", None),
     "a grade of 2^63": ("l.qrels", "1 0 a 9223372036854775808\n", "evaluate --run run.trec --qrels l.qrels", "l.qrels:1: grade is not"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", CASES)

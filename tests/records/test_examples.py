@@ -76,60 +76,6 @@ def test_tevatrons_ids_are_understood(tmp_path):
     assert list(examples.read_examples(tmp_path / "a.jsonl")) == [Example("7", ("1",), ("02",))]
 
 
-SCORED = {"query_id": "q", "positive_ids": ["a"], "negative_ids": ["b", "c"]}
-FAULTY = [
-    (
-        {"positive_ids": ["a"], "negative_ids": []},
-        ":1: no query_id, found positive_ids, negative_ids; moeir convert --to examples reads other formats",
-    ),
-    ({"query_id": "q", "negative_ids": []}, ":1: no positives; expected one of positive_ids, positive_document_ids, positive_passages"),
-    (
-        {"query_id": "q", "positive_ids": ["a"]},
-        ":1: no negatives; expected one of negative_ids, negative_document_ids, negative_passages",
-    ),
-    ({"query_id": "q", "positive_ids": [], "negative_ids": ["a"]}, ":1: query 'q' has no positive"),
-    ({"query_id": "q", "positive_ids": ["a"], "negative_ids": ["b", "a"]}, ":1: document 'a' is a positive and a negative of query 'q'"),
-    ({"query_id": "q", "positive_ids": ["a"], "negative_ids": ["b", "b"]}, ":1: document 'b' is listed twice in negative_ids"),
-    ({"query_id": "q", "positive_ids": "a", "negative_ids": []}, ":1: positive_ids is not a list"),
-    ({"query_id": "q", "positive_ids": ["a", ""], "negative_ids": []}, ":1: id is blank"),
-    (
-        {"query_id": "q", "positive_ids": ["a"], "negative_ids": ["b"], "negative_provenance": []},
-        ":1: 1 negatives, but negative_provenance has 0 entries",
-    ),
-    (
-        {"query_id": "q", "positive_ids": ["a"], "negative_ids": ["b"], "negative_provenance": [[{"run": "x"}]]},
-        ':1: negative_provenance is not a list of lists of {"run", "rank", "score"}',
-    ),
-    (
-        {"query_id": "q", "positive_passages": [{"docid": "a", "text": "x"}], "negative_passages": []},
-        ":1: query is not a string: null",
-    ),
-    (
-        {"query_id": "q", "query": "x", "positive_passages": [{"docid": "a", "text": "x"}]},
-        ":1: no negatives; expected one of negative_ids, negative_document_ids, negative_passages",
-    ),
-    (
-        {"query_id": "q", "query": "x", "positive_passages": [{"docid": "a", "text": 1}], "negative_passages": []},
-        ":1: positive_passages: text is not a string: 1",
-    ),
-    ([], ":1: expected a JSON object, found []"),
-    (SCORED | {"positive_scores": [1]}, ":1: no negative_scores"),
-    (SCORED | {"positive_scores": [1], "negative_scores": [1]}, ":1: 2 negatives, but negative_scores has 1 entries"),
-    (SCORED | {"positive_scores": ["1"], "negative_scores": [1, 2]}, ":1: positive_scores: expected finite numbers, found '1'"),
-    (SCORED | {"positive_scores": [1], "negative_scores": [1, float("nan")]}, ":1: negative_scores: expected finite numbers, found nan"),
-    (SCORED | {"positive_scores": [10**400], "negative_scores": [1, 2]}, f":1: positive_scores: expected finite numbers, found {10**400}"),
-]
-
-
-@pytest.mark.parametrize(("record", "message"), FAULTY)
-def test_faulty_examples_are_refused_with_their_line(tmp_path, record, message):
-    path = tmp_path / "train.jsonl"
-    path.write_text(json.dumps(record) + "\n")
-    with pytest.raises(DataError) as caught:
-        list(examples.read_examples(path))
-    assert str(caught.value) == f"{path}{message}"
-
-
 def test_a_query_has_one_line(tmp_path):
     with pytest.raises(DataError, match=r"two\.jsonl: example 2: duplicate query id 'q1'"):
         examples.write_examples([BY_ID, BY_ID], tmp_path / "two.jsonl")
@@ -137,12 +83,6 @@ def test_a_query_has_one_line(tmp_path):
     examples.write_examples([BY_ID], tmp_path / "train.jsonl")
     (tmp_path / "train.jsonl").write_text(2 * (tmp_path / "train.jsonl").read_text())
     with pytest.raises(DataError, match=r"train\.jsonl:2: duplicate query id 'q1'; expected one line per query"):
-        list(examples.read_examples(tmp_path / "train.jsonl"))
-
-
-def test_a_file_without_examples_is_refused(tmp_path):
-    (tmp_path / "train.jsonl").write_text("\n")
-    with pytest.raises(DataError, match=r"train\.jsonl: holds no example"):
         list(examples.read_examples(tmp_path / "train.jsonl"))
 
 

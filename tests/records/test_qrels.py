@@ -31,37 +31,6 @@ def test_forms_of_the_field_read_alike(tmp_path, content):
     assert qrels.read_qrels(tmp_path / "toy.tsv") == TOY
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("q1 0 d1 1\nq1 0 d2 x\n", ":2: grade is not a whole number of at most 15 digits: 'x'"),
-        ("q1 0 d1 1.5\n", ":1: grade is not a whole number of at most 15 digits: '1.5'"),
-        ("q1 0 d1 1_0\n", ":1: grade is not a whole number of at most 15 digits: '1_0'"),
-        ("q1 d1\n", ":1: expected 4 columns (query 0 document grade) or 3 (query document grade), found 2"),
-        ("q1 0 d1 1\nq1 d1 1\n", ":2: expected 4 columns, as in the lines above, found 3"),
-        ("query-id corpus-id score\nq1 doc 17 1\n", ":2: expected 3 columns, as in the lines above, found 4"),
-        ("query-id\tcorpus-id\tscore\nq1\tdoc 17\t1\n", ":2: document is not one word: 'doc 17'; columns are between tabs here"),
-        ("who is\td1\t1\n", ":1: query is not one word: 'who is'; columns are between tabs here"),
-        ("q1\t0\t\t1\n", ":1: document is empty: ''; columns are between tabs here"),
-        ("q1\t0\td1\t1\n007\t0\té -1\n", ":2: expected 4 columns, as in the lines above, found 3 between tabs"),
-        (
-            "q1 doc 17 1\n",
-            ":1: the second of 4 columns is 'doc', expected Q0 or a number; separate columns by tabs, and leave no white space in an id",
-        ),
-        ("q1 0 d1 1 5\n", ":1: expected 4 columns (query 0 document grade) or 3 (query document grade), found 5"),
-        ("q1 0 d1 1\nq1 0 d1 0\n", ":2: query 'q1', document 'd1': grade 0 here, 1 on an earlier line"),
-        ("", ": holds no judgement; expected 4 columns (query 0 document grade) or 3 (query document grade)"),
-        ("query-id\tcorpus-id\tscore\n", ": holds no judgement; expected 4 columns (query 0 document grade) or 3 (query document grade)"),
-    ],
-)
-def test_faulty_judgements_are_refused_with_their_line(tmp_path, content, message):
-    path = tmp_path / "dev.qrels"
-    path.write_text(content)
-    with pytest.raises(DataError) as caught:
-        qrels.read_qrels(path)
-    assert str(caught.value) == f"{path}{message}"
-
-
 @pytest.mark.parametrize("content", ['q1\t"d1"\t1\n', 'query-id\tcorpus-id\tscore\nq1\t"d1"\t1\n', '"query-id"\t"corpus-id"\t"score"\n'])
 def test_ids_in_quotation_marks_are_refused_as_they_would_match_no_document(tmp_path, content):
     (tmp_path / "quoted.tsv").write_text(content, encoding="utf-8")

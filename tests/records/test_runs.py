@@ -108,47 +108,6 @@ def test_long_ids_are_ids(tmp_path):
     assert again.queries == run.queries
 
 
-FAULTY = [
-    ("q Q0 d 1 x t\n", ":1: score is not a number: 'x'"),
-    ("q Q0 d 1 1 t\nq Q0 e 2 nan t\n", ":2: score is not finite: 'nan'"),
-    ("q Q0 d 1 -inf t\n", ":1: score is not finite: '-inf'"),
-    ("q Q0 d 1 1e39 t\n", ":1: score is not finite: '1e39'"),
-    ("q Q0 d 1 1_0 t\n", ":1: score is not a number: '1_0'"),
-    ("q Q0 d 1 0x10 t\n", ":1: score is not a number: '0x10'"),
-    ("q Q0 d 1 1\n", ":1: expected 6 columns (query Q0 document rank score tag), found 5"),
-    ("q Q0 d 1 1 t\n\nq Q0 e 2 0 a tag\n", ":3: expected 6 columns (query Q0 document rank score tag), found 7"),
-    ("q Q0 d 1 1 t t\nq Q0 d 1 1\n", ":1: expected 6 columns (query Q0 document rank score tag), found 7"),
-    ("q\td\t1\n", ":1: expected 6 columns (query Q0 document rank score tag), found 3 between tabs"),
-    ("q Q0 d 1 1 t\nq\tQ0\td 17\t1\t1\tt\n", ":2: document is not one word: 'd 17'; columns are between tabs here"),
-    ("q\tQ0\td 17\t3.0\tt\n", ":1: expected 6 columns (query Q0 document rank score tag), found 5 between tabs"),
-    ("q\tQ0\td\t1\t1\t\n", ":1: tag is empty: ''; columns are between tabs here"),
-    ("q\tQ0\t\t1\t1\tt\n", ":1: document is empty: ''; columns are between tabs here"),
-    ("q Q0 d\t1 1 t\n", ":1: expected 6 columns (query Q0 document rank score tag), found 2 between tabs"),
-    (
-        "\nq doc 17 1 3.0 t\n",
-        ":2: the second of 6 columns is 'doc', expected Q0 or a number; separate columns by tabs, and leave no white space in an id",
-    ),
-    ("\nq Q0 d 1 2 t\np Q0 d 1 2 t\n\nq Q0 e 2 1 t\nq Q0 d 3 1 t\n", ": document 'd' is listed twice for query 'q'"),
-    ("", ": holds no line; expected 6 columns (query Q0 document rank score tag)"),
-    ("\n\n", ": holds no line; expected 6 columns (query Q0 document rank score tag)"),
-]
-
-
-def assert_refused(monkeypatch, tmp_path, size, content, message):
-    monkeypatch.setattr(lines, "BLOCK_BYTES", size)
-    path = tmp_path / "dev.trec"
-    path.write_text(content)
-    with pytest.raises(DataError) as caught:
-        runs.read_run(path)
-    assert str(caught.value) == f"{path}{message}"
-
-
-@pytest.mark.parametrize(("content", "message"), FAULTY)
-@pytest.mark.parametrize("size", [5, 1 << 20])
-def test_faulty_runs_are_refused_with_their_line(tmp_path, monkeypatch, size, content, message):
-    assert_refused(monkeypatch, tmp_path, size, content, message)
-
-
 def test_columns_in_any_order_make_the_same_run():
     run = runs.Run.from_columns(["q2", "q1"], [1, 0, 1], ["b", "a"], [0, 1, 1], [1.0, 2.0, 1.0])
     assert run.document_ids == ["a", "b"]

@@ -53,63 +53,6 @@ def test_an_empty_text_is_kept_on_request(tmp_path):
     assert [text.id for text in texts.read_texts(tmp_path / "a.tsv", keep_empty=True)] == ["1", "2"]
 
 
-FAULTY = [
-    ('{"_id": "1", "text": "x"}\n{"text": "y"}', ":2: no id; expected one of _id, id, docid, query_id, qid, doc_id, pid among 'text'"),
-    ('{"_id": " ", "text": "x"}\n', ":1: id is blank"),
-    ('{"_id": "a b", "text": "x"}\n', ":1: id with white space: 'a b'; expected one word, as in a run"),
-    ('{"_id": "a b%s", "text": "x"}\n' % ("c" * 99), f":1: id with white space: 'a b{'c' * 53}...; expected one word, as in a run"),
-    ('{"_id": "a\\u0000b", "text": "x"}\n', ":1: id with a control character: 'a\\x00b'; expected one word, as in a run"),
-    ('{"_id": "\\u001b[2J", "text": "x"}\n', ":1: id with a control character: '\\x1b[2J'; expected one word, as in a run"),
-    ('{"_id": "a\\u00a0", "text": "x"}\n', ":1: id with white space: 'a\\xa0'; expected one word, as in a run"),
-    ('{"_id": 1.5, "text": "x"}\n', ":1: id is not a string: 1.5"),
-    ('{"_id": true, "text": "x"}\n', ":1: id is not a string: true"),
-    ('{"_id": null, "text": "x"}\n', ":1: id is not a string: null"),
-    ('{"_id": "1", "text": "x"}\n{"_id": 1, "text": "y"}\n', ":2: duplicate id '1'; ids must be unique"),
-    ('{"_id": "1", "text": ""}\n', ":1: the text of '1' is empty; --keep-empty keeps such texts, moeir check lists them"),
-    ('{"_id": "1", "text": ["x"]}\n', ':1: text is not a string: ["x"]'),
-    ('{"_id": "1", "text": "x", "title": 3}\n', ":1: title is not a string: 3"),
-    ('{"_id": "1", "text": "x", "answers": "y"}\n', ':1: answers is not a list of strings: "y"'),
-    ('{"_id": "1", "text": "x"}\n\n["1"]\n', ':3: expected a JSON object, found ["1"]'),
-    ('{"_id": "1", "text": "\\ud800"}\n', ":1: broken JSON: an escape is half a character (a lone surrogate)"),
-    ('{"_id": "1", "text": "x"}\n{"_id": "2"\n', ":2: broken JSON at column 12: Expecting ',' delimiter; expected one object per line"),
-    ("", ": holds no text"),
-    ("\n \n", ": holds no text"),
-]
-
-
-@pytest.mark.parametrize(("content", "message"), FAULTY)
-def test_faulty_lines_are_refused_with_their_place(tmp_path, content, message):
-    path = tmp_path / "corpus.jsonl"
-    path.write_text(content)
-    with pytest.raises(DataError) as caught:
-        list(texts.read_texts(path))
-    assert str(caught.value) == f"{path}{message}"
-
-
-def test_a_missing_text_field_is_refused(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"_id": "1", "title": "x"}\n')
-    with pytest.raises(DataError, match=r"a\.jsonl:1: no text; expected one of text, contents, .* among '_id', 'title'"):
-        list(texts.read_texts(tmp_path / "a.jsonl"))
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("1\tx\n2\n", ":2: expected 2 tab-separated columns (id, text), found 1"),
-        ("1\tx\ty\n", ":1: expected 2 tab-separated columns (id, text), found 3"),
-        ("id\ttitle\ttext\n1\tx\n", ":2: expected 3 tab-separated columns (id, title, text), found 2"),
-        ("a b\tx\n", ":1: id with white space: 'a b'; expected one word, as in a run"),
-        ("id\ttext\n", ": holds no text"),
-    ],
-)
-def test_faulty_tables_are_refused_with_their_place(tmp_path, content, message):
-    path = tmp_path / "queries.tsv"
-    path.write_text(content)
-    with pytest.raises(DataError) as caught:
-        list(texts.read_texts(path))
-    assert str(caught.value) == f"{path}{message}"
-
-
 class Row(NamedTuple):
     doc_id: str
     wikitext: str

@@ -1,0 +1,143 @@
+"""Faulty files: the reader's error names file and line, what was found and what was expected."""
+
+import json
+
+import pytest
+
+from moeir.errors import DataError
+from moeir.records import examples, generated_queries, lines, qrels, runs, texts
+
+READERS = {
+    "jsonl": lambda path: list(texts.read_texts(path)),
+    "tsv": lambda path: list(texts.read_texts(path)),
+    "json": lambda path: list(texts.read_texts(path)),
+    "qrels": qrels.read_qrels,
+    "trec": runs.read_run,
+    "examples": lambda path: list(examples.read_examples(path)),
+    "generated": lambda path: list(generated_queries.read_generated_queries(path)),
+}
+COLUMNS = "expected 4 columns (query 0 document grade) or 3 (query document grade)"
+HITS = "expected 6 columns (query Q0 document rank score tag)"
+TABS = "columns are between tabs here"
+BRACKETS = "in the array, found"
+CASES = [  # reader, content, message
+    ("jsonl", '{"_id": "1", "text": "x"}\n{"text": "y"}', ":2: no id; expected one of _id, id, docid, query_id, qid, doc_id, pid among"),
+    ("jsonl", '{"_id": "1", "title": "x"}', ":1: no text; expected one of text, contents, content, query, question, query_text, "),
+    ("jsonl", '{"_id": " ", "text": "x"}\n', ":1: id is blank"),
+    ("jsonl", '{"_id": "a b", "text": "x"}\n', ":1: id with white space: 'a b'; expected one word, as in a run"),
+    ("jsonl", '{"_id": "a b%s", "text": "x"}\n' % ("c" * 99), f":1: id with white space: 'a b{'c' * 53}...; expected one word"),
+    ("jsonl", '{"_id": "\\u001b[2J", "text": "x"}\n', ":1: id with a control character: '\\x1b[2J'; expected one word, as in a run"),
+    ("jsonl", '{"_id": "a\\u00a0", "text": "x"}\n', ":1: id with white space: 'a\\xa0'; expected one word, as in a run"),
+    ("jsonl", '{"_id": 1.5, "text": "x"}\n', ":1: id is not a string: 1.5"),
+    ("jsonl", '{"_id": true, "text": "x"}\n', ":1: id is not a string: true"),
+    ("jsonl", '{"_id": "1", "text": "x"}\n{"_id": 1, "text": "y"}\n', ":2: duplicate id '1'; ids must be unique"),
+    ("jsonl", '{"_id": "1", "text": ""}\n', ":1: the text of '1' is empty; --keep-empty keeps such texts, moeir check lists them"),
+    ("jsonl", '{"_id": "1", "text": ["x"]}\n', ':1: text is not a string: ["x"]'),
+    ("jsonl", '{"_id": "1", "text": "x", "title": 3}\n', ":1: title is not a string: 3"),
+    ("jsonl", '{"_id": "1", "text": "x", "answers": "y"}\n', ':1: answers is not a list of strings: "y"'),
+    ("jsonl", '{"_id": "1", "text": "x"}\n\n["1"]\n', ':3: expected a JSON object, found ["1"]'),
+    ("jsonl", '{"_id": "1", "text": "\\ud800"}\n', ":1: broken JSON: an escape is half a character (a lone surrogate)"),
+    ("jsonl", '{"_id": "1", "text": "x"}\n{"_id": "2"\n', ":2: broken JSON at column 12: Expecting ',' delimiter; expected one object"),
+    ("jsonl", "\n \n", ": holds no text"),
+    ("tsv", "1\tx\n2\n", ":2: expected 2 tab-separated columns (id, text), found 1"),
+    ("tsv", "id\ttitle\ttext\n1\tx\n", ":2: expected 3 tab-separated columns (id, title, text), found 2"),
+    ("tsv", "a b\tx\n", ":1: id with white space: 'a b'; expected one word, as in a run"),
+    ("tsv", "id\ttext\n", ": holds no text"),
+    ("tsv", "who sings\t['Reba']\nhow many\tseven\n", ":2: expected a question, a tab and a list of answers, as on the first line"),
+    ("tsv", "who sings\t['Reba']\nhow many\t['a']\tx\n", ":2: expected a question, a tab and a list of answers"),
+    ("tsv", "who sings\t['Reba']\n\"many\t['a']\n", ":2: expected a question, a tab and a list of answers"),
+    ("json", '[{"question": "a b"},\n {"question": "c d",}]', ":2: broken JSON: "),
+    ("json", '[\n{"question": "a b"\n "answers": []}]', ":3: broken JSON: Expecting ',' delimiter; expected an array of objects"),
+    ("json", '[\n{"question": "a', ":2: broken JSON: "),
+    ("json", '[\n{"question": "a b"}\n', f":2: expected , or ] {BRACKETS} the end of the file"),
+    ("json", '[{"question": "a b"} {"question": "c d"}]', f":1: expected , or ] {BRACKETS} {{"),
+    ("json", '[{"question": "a b"},\n\n7]', f":3: expected {{ {BRACKETS} 7"),
+    ("json", '[{"question": "a b"}]\n{}', f":2: expected nothing more {BRACKETS} {{"),
+    ("json", '[{"question": "a \\ud800"}]', ":1: broken JSON: an escape is half a character (a lone surrogate)"),
+    ("json", '[{"question": ' + "9" * 5000 + "}]", ":1: broken JSON: Exceeds the limit"),
+    ("json", '[\n{"answers": []}]', ":2: no text; expected one of text,"),
+    ("json", '[\n{"text": "a b"}]', ":2: no id; expected one of _id,"),
+    ("json", "[\n]", ": holds no text"),
+    ("qrels", "q1 0 d1 1\nq1 0 d2 x\n", ":2: grade is not a whole number of at most 15 digits: 'x'"),
+    ("qrels", "q1 0 d1 1.5\n", ":1: grade is not a whole number of at most 15 digits: '1.5'"),
+    ("qrels", "q1 0 d1 1_0\n", ":1: grade is not a whole number of at most 15 digits: '1_0'"),
+    ("qrels", "q1 d1\n", f":1: {COLUMNS}, found 2"),
+    ("qrels", "q1 0 d1 1 5\n", f":1: {COLUMNS}, found 5"),
+    ("qrels", "q1 0 d1 1\nq1 d1 1\n", ":2: expected 4 columns, as in the lines above, found 3"),
+    ("qrels", "query-id\tcorpus-id\tscore\nq1\tdoc 17\t1\n", f":2: document is not one word: 'doc 17'; {TABS}"),
+    ("qrels", "who is\td1\t1\n", f":1: query is not one word: 'who is'; {TABS}"),
+    ("qrels", "q1\t0\t\t1\n", f":1: document is empty: ''; {TABS}"),
+    ("qrels", "q1\t0\td1\t1\n007\t0\té -1\n", ":2: expected 4 columns, as in the lines above, found 3 between tabs"),
+    ("qrels", "q1 doc 17 1\n", ":1: the second of 4 columns is 'doc', expected Q0 or a number; separate columns by tabs, and leave no "),
+    ("qrels", "q1 0 d1 1\nq1 0 d1 0\n", ":2: query 'q1', document 'd1': grade 0 here, 1 on an earlier line"),
+    ("qrels", "query-id\tcorpus-id\tscore\n", f": holds no judgement; {COLUMNS}"),
+    ("trec", "q Q0 d 1 x t\n", ":1: score is not a number: 'x'"),
+    ("trec", "q Q0 d 1 1 t\nq Q0 e 2 nan t\n", ":2: score is not finite: 'nan'"),
+    ("trec", "q Q0 d 1 1e39 t\n", ":1: score is not finite: '1e39'"),
+    ("trec", "q Q0 d 1 1_0 t\n", ":1: score is not a number: '1_0'"),
+    ("trec", "q Q0 d 1 1\n", f":1: {HITS}, found 5"),
+    ("trec", "q Q0 d 1 1 t\n\nq Q0 e 2 0 a tag\n", f":3: {HITS}, found 7"),
+    ("trec", "q\td\t1\n", f":1: {HITS}, found 3 between tabs"),
+    ("trec", "q Q0 d 1 1 t\nq\tQ0\td 17\t1\t1\tt\n", f":2: document is not one word: 'd 17'; {TABS}"),
+    ("trec", "q\tQ0\td\t1\t1\t\n", f":1: tag is empty: ''; {TABS}"),
+    ("trec", "q\tQ0\t\t1\t1\tt\n", f":1: document is empty: ''; {TABS}"),
+    ("trec", "\nq doc 17 1 3.0 t\n", ":2: the second of 6 columns is 'doc', expected Q0 or a number; separate columns by tabs, and leave"),
+    ("trec", "\nq Q0 d 1 2 t\np Q0 d 1 2 t\n\nq Q0 e 2 1 t\nq Q0 d 3 1 t\n", ": document 'd' is listed twice for query 'q'"),
+    ("trec", "\n\n", f": holds no line; {HITS}"),
+    ("examples", "\n", ": holds no example"),
+    ("generated", "", ": holds no record"),
+    ("generated", '{"_id": "a"}', ":1: expected _id, and queries as a list of strings, as generate-queries writes them"),
+    ("generated", '{"_id": "a", "queries": [1]}', ":1: expected _id, and queries as a list of strings"),
+    ("generated", "[1]", ":1: expected a JSON object, found [1]"),
+    ("generated", '\n{"_id": "a", "queries": []}\n{"_id": "a", "queries": []}', ":3: duplicate id 'a'"),
+]
+SCORED = {"query_id": "q", "positive_ids": ["a"], "negative_ids": ["b", "c"]}
+INLINE = {"query_id": "q", "query": "x", "positive_passages": [{"docid": "a", "text": "x"}], "negative_passages": []}
+SIDES = "expected one of negative_ids, negative_document_ids, negative_passages"
+GOLD = {"title": "Owl", "text": "Owls hunt.", "passage_id": "17"}
+DPR = {"question": "who hunts", "answers": ["owls"], "positive_ctxs": [GOLD], "negative_ctxs": [], "hard_negative_ctxs": []}
+RECORDS = [  # an example and the message
+    ({"positive_ids": ["a"]}, ":1: no query_id, found positive_ids; moeir convert --to examples reads other formats"),
+    ({"query_id": "q", "positive_ids": ["a"]}, f":1: no negatives; {SIDES}"),
+    (SCORED | {"positive_ids": []}, ":1: query 'q' has no positive"),
+    (SCORED | {"negative_ids": ["b", "a"]}, ":1: document 'a' is a positive and a negative of query 'q'"),
+    (SCORED | {"negative_ids": ["b", "b"]}, ":1: document 'b' is listed twice in negative_ids"),
+    (SCORED | {"positive_ids": "a"}, ":1: positive_ids is not a list"),
+    (SCORED | {"positive_ids": ["a", ""]}, ":1: id is blank"),
+    (SCORED | {"negative_provenance": []}, ":1: 2 negatives, but negative_provenance has 0 entries"),
+    (SCORED | {"negative_provenance": [[{"run": "x"}], []]}, ":1: negative_provenance is not a list of lists of {"),
+    (SCORED | {"negative_provenance": [[{"run": "x", "rank": 1, "score": 10**400}], []]}, ":1: negative_provenance is not a list of"),
+    (SCORED | {"negative_provenance": [[{"run": "x", "rank": float("inf"), "score": 1}], []]}, ":1: negative_provenance is not a list of"),
+    (SCORED | {"positive_scores": [1]}, ":1: no negative_scores"),
+    (SCORED | {"positive_scores": [1], "negative_scores": [1]}, ":1: 2 negatives, but negative_scores has 1 entries"),
+    (SCORED | {"positive_scores": ["1"], "negative_scores": [1, 2]}, ":1: positive_scores: expected finite numbers, found '1'"),
+    (SCORED | {"positive_scores": [1], "negative_scores": [1, float("nan")]}, ":1: negative_scores: expected finite numbers, found nan"),
+    (SCORED | {"positive_scores": [10**400], "negative_scores": [1, 2]}, ":1: positive_scores: expected finite numbers, found 1000"),
+    (INLINE | {"query": None}, ":1: query is not a string: null"),
+    ({name: INLINE[name] for name in ("query_id", "query", "positive_passages")}, f":1: no negatives; {SIDES}"),
+    (INLINE | {"negative_passages": [{"docid": "a", "text": "y"}]}, ":1: passage 'a' has two texts"),
+    (INLINE | {"positive_passages": [{"docid": "a", "text": 1}]}, ":1: positive_passages: text is not a string: 1"),
+    (INLINE | {"negative_passages": -1}, ":1: negative_passages is not a list"),
+    ([DPR | {"negative_ctxs": "x"}], ":1: negative_ctxs is not a list"),
+    ([DPR | {"negative_ctxs": [7]}], ":1: negative_ctxs: expected contexts with a text and a title"),
+    ([DPR | {"question": None}], ":1: no question; expected a string"),
+    ([DPR | {"positive_ctxs": {}}], ":1: positive_ctxs is not a list"),
+    ([DPR | {"positive_ctxs": ["17"]}], ":1: positive_ctxs: expected contexts with a text and a title, both strings"),
+    ([DPR | {"hard_negative_ctxs": [{"title": 1, "text": "x"}]}], ":1: hard_negative_ctxs: expected contexts with a text"),
+    ([DPR | {"positive_ctxs": [GOLD | {"passage_id": [1]}]}], ":1: positive_ctxs: id of a context is not a string: [1]"),
+    ([DPR | {"positive_ctxs": [GOLD | {"passage_id": "1 2"}]}], ":1: positive_passages: id with white space: '1 2'"),
+    ([DPR | {"question_id": True}], ":1: id is not a string: true"),
+    ([DPR | {"positive_ctxs": []}], ": holds no example"),
+]
+CASES += [("examples", json.dumps(record), message) for record, message in RECORDS]
+
+
+@pytest.mark.parametrize(("reader", "content", "message"), CASES)
+@pytest.mark.parametrize("block", [5, 1 << 20])
+def test_a_faulty_file_is_refused_with_its_line(tmp_path, monkeypatch, reader, content, message, block):
+    monkeypatch.setattr(lines, "BLOCK_BYTES", block)
+    path = tmp_path / f"dev.{reader}"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(DataError) as caught:
+        READERS[reader](path)
+    assert str(caught.value).startswith(f"{path}{message}")

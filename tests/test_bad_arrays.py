@@ -65,7 +65,6 @@ CHANGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "reversed": lambda array: array[::-1],
     "maximum raised": lambda array: _set_first(array, array.argmax(), np.iinfo(array.dtype).max) if _is_whole(array) else array,
     "minimum -1": lambda array: _set_first(array, array.argmin(), np.array(-1).astype(array.dtype)) if _is_whole(array) else array,
-    "NaN": lambda array: array if _is_whole(array) else _set_first(array, 0, np.nan),
 }
 
 

@@ -150,7 +150,7 @@ def _from_plain_weights(
         return model
     routers = [router for router in architecture.routers().values() if isinstance(router, RoutedFeedForward)]
     if centred := [router for router in routers if router.gate_start == "centred"]:
-        _centre_gates(model, centred, list(texts) or _random_vocabulary_texts(tokenizer, seed))
+        _centre_gates(model, centred, list(texts) or _draw_vocabulary_texts(tokenizer, seed))
     if architecture.encoder.vocabulary_head is not None and not random_weights and not weights_io.has_vocabulary_head(folder):
         _fit_mlm_head(model, texts, seed)
     for head in architecture.heads.values():
@@ -206,7 +206,7 @@ def _log_overridden_options(folder: Path, arch: str, folder_options: dict[str, s
 def _fit_mlm_head(model: RetrievalModel, texts: Sequence[str], seed: int) -> None:
     """Fit the head on the states of the lexical expert, which are still those of the plain weights."""
     architecture = model.architecture.eval()
-    sample = list(texts) or _random_vocabulary_texts(model.tokenizer, seed)
+    sample = list(texts) or _draw_vocabulary_texts(model.tokenizer, seed)
     sample = random.Random(seed).sample(sample, min(MAX_HEAD_TEXTS, len(sample)))
     ids, _ = model.token_ids(sample, "document")
     ids.sort(key=len)
@@ -245,7 +245,7 @@ def _start_query_weights(model: RetrievalModel, texts: Sequence[str]) -> Tensor:
     return weights.index_fill(0, torch.tensor(model.token_ids([""], "query")[0][0]), 0.0)
 
 
-def _random_vocabulary_texts(tokenizer: TextTokenizer, seed: int) -> list[str]:
+def _draw_vocabulary_texts(tokenizer: TextTokenizer, seed: int) -> list[str]:
     """Texts for use without a corpus: random lists of thirty whole words of the vocabulary."""
     words = [word for number in range(tokenizer.vocabulary_size) if (word := tokenizer.whole_word(number))]
     random.Random(seed).shuffle(words)

@@ -45,7 +45,7 @@ def write_model_card(folder: Path, checkpoint: RetrievalModel, *, base: Path, tr
     pairs, base_model = architecture.reads_pairs, _find_hub_name(base)
     noun = "reranker" if pairs else "retriever"
     subject = "Pairs of query and document" if pairs else "Documents"
-    training_section = UNTRAINED if training is None else _training_section(training)
+    training_section = UNTRAINED if training is None else _describe_training(training)
     weights = f"`{base_model}`" if base_model else "local weights"
     metadata = _build_metadata(folder, checkpoint, f"{name} {noun}", base_model, (training or {}).get("development"))
     text = f"""---
@@ -117,7 +117,7 @@ def _build_metadata(
     return data
 
 
-def _training_section(training: Mapping[str, Any]) -> str:
+def _describe_training(training: Mapping[str, Any]) -> str:
     last = training.get("last", {})
     shares = [f"{key.removeprefix('share.')} {value:.2f}" for key, value in last.items() if key.startswith("share.")]
     text = f"Objective `{training['objective']}`, {training['steps']:,} steps over {training['examples']:,} examples"

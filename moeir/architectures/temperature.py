@@ -19,7 +19,7 @@ DEFAULT_TEMPERATURE = 0.05
 TRAINING_STAGE = "finetune"
 
 
-def normalised_experts(architecture: Architecture) -> list[str]:
+def find_normalised_experts(architecture: Architecture) -> list[str]:
     """The experts with one normalised vector per text, whose score is a cosine (times a scale)."""
     mixture = architecture.mixture
     names = {name for name, head in architecture.heads.items() if isinstance(head, PoolingHead) and head.normalise}
@@ -33,10 +33,10 @@ def set_temperature(checkpoint: RetrievalModel, folder: Path, arch: str | None, 
     Without a temperature it is 0.05 for an expert without a scale of its own: one that `arch` sets, or that the checkpoint `folder` has: a
     scale other than 1, or any scale with which it was trained. An architecture that has no scale among its options is left as it is.
     """
-    options = _scale_options(checkpoint.spec)
-    experts = [name for name in normalised_experts(checkpoint.architecture) if _option_of(name, options) in options]
+    options = _list_scale_options(checkpoint.spec)
+    experts = [name for name in find_normalised_experts(checkpoint.architecture) if _find_scale_option(name, options) in options]
     explicit = dict(variants.parse_spec(arch).options) if arch else {}
-    requested = {name for name in experts if _option_of(name, options) in explicit}
+    requested = {name for name in experts if _find_scale_option(name, options) in explicit}
     if temperature is not None:
         if not experts:
             name, advice = variants.parse_spec(checkpoint.spec).name, "set its scale with --arch, or normalise=true"
@@ -52,16 +52,16 @@ def set_temperature(checkpoint: RetrievalModel, folder: Path, arch: str | None, 
     scale = 1 / (temperature or DEFAULT_TEMPERATURE)
     checkpoint.architecture.scales |= dict.fromkeys(experts, scale)
     spec = variants.parse_spec(checkpoint.spec)
-    changed = dict(spec.options) | {_option_of(name, options): format_value(scale) for name in experts}
+    changed = dict(spec.options) | {_find_scale_option(name, options): format_value(scale) for name in experts}
     checkpoint.spec = str(variants.Spec(spec.name, tuple(changed.items())))
     return experts
 
 
-def _scale_options(spec: str) -> set[str]:
+def _list_scale_options(spec: str) -> set[str]:
     return {name for name in dict(variants.parse_spec(spec).options) if name.endswith("scale")}
 
 
-def _option_of(expert: str, options: set[str]) -> str:
+def _find_scale_option(expert: str, options: set[str]) -> str:
     """The option that holds an expert's scale: `global_scale`, or `scale` in an architecture of one expert."""
     return f"{expert}_scale" if f"{expert}_scale" in options else "scale"
 

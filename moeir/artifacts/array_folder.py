@@ -16,7 +16,6 @@ from moeir.artifacts import memmap
 from moeir.errors import ArtifactError
 
 ROWS_AT_ONCE = 2**20
-FINITE_BYTES = 2**21  # of an array's beginning and end that are searched for NaN and infinity
 MAKE_AGAIN = "run the stage that made it again with --force"
 
 
@@ -40,13 +39,10 @@ class ArrayFolder(dict[str, npt.NDArray[Any]]):
         *,
         by: str = "",
         below: int | None = None,
-        finite: bool = False,
     ) -> npt.NDArray[Any]:
         """A C-contiguous array of one of the dtypes and of a shape, None for any size; `below`: numbers from 0 to `below` - 1.
 
         `by` is what determines these, for messages: an array that disagrees with another one may be the sound one of the two.
-        `finite` looks for NaN and infinity in the first and last FINITE_BYTES of the array: a spot check, as whole vectors are checked
-        when an index is built from them.
         """
         if name not in self:
             self.refuse(name, "an array", "no file")
@@ -60,8 +56,6 @@ class ArrayFolder(dict[str, npt.NDArray[Any]]):
             lows, highs = zip(*((int(block.min()), int(block.max())) for block in _iterate_blocks(array)), strict=True)
             if min(lows) < 0 or max(highs) >= below:
                 self.refuse(name, f"numbers from 0 to {below - 1}{_format_by(by)}", f"{min(lows)} to {max(highs)}")
-        if finite and array.dtype.kind == "f" and not all(np.isfinite(part).all() for part in _take_both_ends(array)):
-            self.refuse(name, "finite numbers", "NaN or infinity")
         return array
 
     def read_offsets(self, name: str, lists: int | None, end: int, by: str, *, begin: int = 0) -> npt.NDArray[np.int64]:
@@ -108,11 +102,6 @@ def _iterate_blocks(array: npt.NDArray[Any], overlap: int = 0) -> Iterator[npt.N
         block = array[first : first + ROWS_AT_ONCE + overlap]
         yield block
         memmap.note_pages_read(block.nbytes)
-
-
-def _take_both_ends(array: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], ...]:
-    numbers, count = array.reshape(-1), FINITE_BYTES // array.itemsize
-    return (numbers,) if len(numbers) <= 2 * count else (numbers[:count], numbers[-count:])
 
 
 def _format_by(by: str) -> str:

@@ -76,7 +76,7 @@ class ExactMatchIndex(TwoStepIndex, Index):
 
     def _load(self, arrays: ArrayFolder, folder: Path, settings: dict[str, Any]) -> int:
         documents, postings = int(settings["documents"]), settings["vectors"]
-        vectors = arrays.read("vectors", np.float16, (postings, settings["dimension"]), finite=True)
+        vectors = arrays.read("vectors", np.float16, (postings, settings["dimension"]))
         self._vectors = VectorStore(vectors, self._device, settings["longest"], extra_bytes_per_row=BYTES_PER_ROW)
         terms = arrays.read("terms", np.int32, (None,), below=2**31)
         arrays.check_order("terms", np.zeros(0, np.int64))

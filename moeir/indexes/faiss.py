@@ -89,7 +89,7 @@ class Faiss(Index):
             raise ValueError(_error_text(error)) from error
         if self.rescore:
             width = self._engine.d if self._engine.ntotal else None
-            vectors = arrays.read("vectors", np.float16, (self._engine.ntotal, width), finite=True)
+            vectors = arrays.read("vectors", np.float16, (self._engine.ntotal, width))
             self._vectors = VectorStore(vectors, torch.device("cpu"), settings["longest"])
         return int(self._engine.ntotal)
 

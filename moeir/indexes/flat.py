@@ -45,7 +45,7 @@ class Flat(TwoStepIndex, Index):
         return {"dimension": self._shards.width, "longest": self._shards.max_norm, "lost": self._shards.max_bf16_error}
 
     def _load(self, arrays: ArrayFolder, folder: Path, settings: dict[str, Any]) -> int:
-        vectors = arrays.read("vectors", np.float16, (settings["documents"], settings["dimension"]), finite=True)
+        vectors = arrays.read("vectors", np.float16, (settings["documents"], settings["dimension"]))
         self._vectors = VectorStore(vectors, self._device, settings["longest"], settings["lost"])
         return len(self._vectors)
 

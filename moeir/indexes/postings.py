@@ -77,10 +77,10 @@ class Postings:
         windows = arrays.read("windows", dtypes["windows"], (None,), below=-(-documents // window))
         starts = arrays.read_offsets("starts", documents, len(terms), "engine.json and terms.npy")
         lists = arrays.read_offsets("lists", vocabulary, len(windows), "engine.json and windows.npy")
-        others = {"highest": arrays.read("highest", np.float32, (vocabulary,), finite=True)}
+        others = {"highest": arrays.read("highest", np.float32, (vocabulary,))}
         others |= {name: arrays.read(name, np.int64, (len(windows),), by="windows.npy") for name in ("begins", "ends")}
         for name in ("offsets", "steps", "weights"):
-            others[name] = arrays.read(name, dtypes[name], (len(terms),), by="terms.npy", finite=True)
+            others[name] = arrays.read(name, dtypes[name], (len(terms),), by="terms.npy")
         postings = cls(lists=lists, windows=windows, starts=starts, terms=terms, **others, window=window, signed=signed)
         postings._check_lists(arrays)
         return postings

@@ -42,7 +42,7 @@ class Scan(Index):
     def _load(self, arrays: ArrayFolder, folder: Path, settings: dict[str, Any]) -> int:
         if not settings["documents"]:
             return 0
-        self.kind, self._documents = settings["kind"], representation_class(settings["kind"]).open(folder, finite=True)
+        self.kind, self._documents = settings["kind"], representation_class(settings["kind"]).open(folder)
         self.score_if_not_found = 0.0 if self._documents.positive_scores_only else -np.inf
         return len(self._documents)
 

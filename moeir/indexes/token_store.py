@@ -66,7 +66,7 @@ class TokenVectorStore:
     @classmethod
     def from_files(cls, arrays: ArrayFolder, settings: dict[str, Any], device: torch.device) -> Self:
         """From the memory maps of `starts` and `vectors`."""
-        vectors = arrays.read("vectors", np.float16, (settings["vectors"], settings["dimension"]), finite=True)
+        vectors = arrays.read("vectors", np.float16, (settings["vectors"], settings["dimension"]))
         starts = arrays.read_offsets("starts", settings["documents"], len(vectors), "engine.json and vectors.npy")
         return cls(torch.from_numpy(starts), VectorStore(vectors, device, settings["longest"], settings["lost"]))
 

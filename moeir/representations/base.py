@@ -126,11 +126,8 @@ class Representation(ABC):
         writer.close()
 
     @classmethod
-    def open(cls, folder: Path, *, finite: bool = False) -> Self:
-        """Open the files of `folder`, memory-mapped; ArtifactError for arrays of another dtype or shape, or that disagree.
-
-        `finite` also looks for NaN and infinity, which an index refuses when it is built; see `ArrayFolder.read`.
-        """
+    def open(cls, folder: Path) -> Self:
+        """Open the files of `folder`, memory-mapped; ArtifactError for arrays of another dtype or shape, or that disagree."""
         try:
             facts = dict(json.loads((folder / "shape.json").read_text(encoding="utf-8")))
             arrays, columns = ArrayFolder(folder), dict[str, Tensor]()
@@ -138,7 +135,7 @@ class Representation(ABC):
             for name, dtype in cls.files.items():
                 widths = WIDTHS[name] if name in WIDTHS else arrays[name].shape[1:]
                 below = facts.get("vocabulary", 2**31) if name == "terms" else None
-                columns[name] = torch.from_numpy(arrays.read(name, dtype, (rows, *widths), by=by, below=below, finite=finite))
+                columns[name] = torch.from_numpy(arrays.read(name, dtype, (rows, *widths), by=by, below=below))
                 rows, by = len(columns[name]), by or f"{name}.npy"
             if cls.packed:
                 columns["starts"] = torch.from_numpy(arrays.read_offsets("starts", facts["texts"], int(rows or 0), f"shape.json and {by}"))

@@ -10,6 +10,7 @@ import transformers
 
 from moeir.architectures.checkpoint import open_checkpoint
 from moeir.architectures.initialize import build_checkpoint
+from moeir.architectures.sentence_transformers_files import read_folder_settings
 from moeir.backbones.tokenizer import TextTokenizer
 from moeir.errors import ArtifactError
 
@@ -196,10 +197,53 @@ def test_a_missing_pooling_file_is_refused(tiny_model, tmp_path):
         build_checkpoint(folder, "dense", {})
 
 
-def test_a_pooling_named_by_the_user_replaces_that_of_the_folder(tiny_model, tmp_path):
-    folder, encoder = write_folder(tiny_model, tmp_path / "folder", BASE | {"1_Pooling/config.json": {"pooling_mode": "max"}})
-    vectors = build_checkpoint(folder, "dense:pooling=mean", {}).encode(DOCUMENTS)["global"].vectors
-    assert torch.allclose(vectors, expected_vectors(encoder, DOCUMENTS, length=20), atol=1e-5)
+def test_what_the_user_names_replaces_that_of_the_folder(tiny_model, tmp_path):
+    files = BASE | {"1_Pooling/config.json": {"pooling_mode": "max"}, "config_sentence_transformers.json": PROMPTS}
+    folder, encoder = write_folder(tiny_model, tmp_path / "folder", files)
+    checkpoint = build_checkpoint(folder, "dense:pooling=mean", {"query_prefix": "", "document_length": 16})
+    for side, texts, length in (("query", QUERIES, 20), ("document", DOCUMENTS, 16)):
+        vectors = checkpoint.encode(texts, side)["global"].vectors
+        assert torch.allclose(vectors, expected_vectors(encoder, texts, length=length), atol=1e-5)
+
+
+def test_the_length_of_a_text_is_that_of_a_pair_unless_the_user_names_another(tiny_model, tmp_path):
+    folder, _ = write_folder(tiny_model, tmp_path / "folder", BASE)
+    for lengths, expected in (({}, (10, 20)), ({"document_length": 32, "query_length": 20}, (20, 32))):
+        config = build_checkpoint(folder, "cross-encoder", lengths).input_config
+        assert (config.query_length, config.document_length) == expected
+
+
+@pytest.mark.parametrize(
+    ("pooling", "more", "expected"),
+    [
+        ({"pooling_mode": ["mean"]}, (), {"normalise": "false", "pooling": "mean"}),
+        ({"pooling_mode": "cls"}, ("Normalize",), {"normalise": "true", "pooling": "cls"}),
+        ({"word_embedding_dimension": 8}, ("Dropout",), {"normalise": "false", "pooling": "mean"}),
+    ],
+)
+def test_other_spellings_of_pooling_and_normalisation(pooling, more, expected, tiny_model, tmp_path):
+    entries = [*OLD, *modules(*((f"sentence_transformers.models.{name}", f"2_{name}") for name in more))]
+    folder, _ = write_folder(tiny_model, tmp_path / "folder", BASE | {"modules.json": entries, "1_Pooling/config.json": pooling})
+    assert read_folder_settings(folder, "dense", {})[2] == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        *(("modules.json", content) for content in (None, 7, {"type": "Pooling"}, [7], [{}], [{"type": 7}], ["Pooling"])),
+        *(("sentence_bert_config.json", {"max_seq_length": value}) for value in (-1, True, "x", 1.5, 1e300, float("inf"), [16])),
+        ("sentence_bert_config.json", [16]),
+        *(("config_sentence_transformers.json", {"prompts": value}) for value in (7, "x", ["x"], {"query": 7}, {"document": ["x"]})),
+        *(("1_Pooling/config.json", {"pooling_mode_cls_token": value}) for value in (None, 1, "true", [])),
+        ("1_Pooling/config.json", "cls"),
+    ],
+)
+def test_files_of_other_types_are_refused(name, content, tiny_model, tmp_path):
+    folder, _ = write_folder(tiny_model, tmp_path / "folder", BASE)
+    (folder / name).write_text(json.dumps(content))
+    with pytest.raises(ArtifactError, match=rf"{folder / name}: .*expected ") as caught:
+        read_folder_settings(folder, "dense", {})
+    assert "\n" not in str(caught.value)
 
 
 def test_lower_case_is_kept_in_a_checkpoint(tiny_model, tmp_path, moeir):

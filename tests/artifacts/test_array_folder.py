@@ -32,7 +32,7 @@ def test_a_sound_array_is_itself(open_arrays):
     arrays = open_arrays(rows=numbers, vectors=np.ones((3, 2), np.float16), nothing=np.zeros((0, 2), np.uint8))
     assert arrays.read("rows", (np.int32, np.int64), (12,), below=12).tolist() == numbers.tolist()
     assert arrays.read_offsets("rows", 11, 11, "others.npy").tolist() == numbers.tolist()
-    assert arrays.read("vectors", "float16", (None, 2), finite=True).tolist() == [[1, 1]] * 3
+    assert arrays.read("vectors", "float16", (None, 2)).tolist() == [[1, 1]] * 3
     assert arrays.read("nothing", np.uint8, (0, None), below=1).shape == (0, 2)
 
 
@@ -90,16 +90,6 @@ def test_order_may_break_where_a_list_begins_only(open_arrays):
     with refused("rows", "descending numbers in each list, found another order"):
         arrays.check_order("rows", begins, descending=True)
     open_arrays(rows=np.array([9, 3, 3, 8, 1], np.uint8)).check_order("rows", np.array([3, 0]), descending=True)
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("position", [0, -1])
-def test_numbers_that_are_not_finite_are_refused_at_both_ends(open_arrays, monkeypatch, bad, position):
-    monkeypatch.setattr(array_folder, "FINITE_BYTES", 4)
-    weights = np.ones((20, 2), np.float16)
-    weights[position] = bad
-    with refused("weights", "finite numbers, found NaN or infinity"):
-        open_arrays(weights=weights).read("weights", np.float16, (20, 2), finite=True)
 
 
 @pytest.mark.parametrize("content", [b"", b"numbers", b"\x93NUMPY\x01\x00\x06\x00((((((", b"\x93NUMPY\x01\x00\x3a\x00" + (

@@ -12,10 +12,18 @@ import pytest
 
 from moeir.artifacts import atomic_write, manifests, unfinished
 from moeir.errors import ArtifactError, UsageError
-from tests.kill_points import kill_at, kill_points
+from tests.kill_points import each_disk_call, kill_at, kill_points
 
 OLD = {"stage": "encode", "settings": {"dtype": "float32"}, "sources": {"corpus": ["1"]}}
 NEW = {"stage": "encode", "settings": {"dtype": "bfloat16"}, "sources": {"corpus": ["1"]}}
+
+WAYS = [
+    (True, True, True),
+    (True, True, False),
+    (True, False, True),
+    (False, True, True),
+    (False, False, True),
+]  # folders alone are exchanged
 
 
 def make(path: Path, content: str, record: dict, *, folder: bool = True, force: bool = False) -> None:
@@ -142,13 +150,14 @@ def test_a_full_disk_says_where(tmp_path):
     assert caught.value.filename == str(tmp_path / "out")
 
 
-@pytest.mark.parametrize("in_one_step", [True, False])
-@pytest.mark.parametrize("exists", [True, False])
-@pytest.mark.parametrize("folder", [True, False])
-def test_a_kill_at_any_moment_leaves_the_old_or_the_new_and_running_again_gives_the_new(tmp_path, monkeypatch, folder, exists, in_one_step):
+@each_disk_call(every=1, sample=3)
+@pytest.mark.parametrize(("folder", "exists", "in_one_step"), WAYS)
+def test_a_kill_at_any_moment_leaves_the_old_or_the_new_and_running_again_gives_the_new(
+    tmp_path, monkeypatch, folder, exists, in_one_step, every
+):
     if not in_one_step:
         monkeypatch.setattr(atomic_write, "_exchange_names", lambda one, other: False)
-    for moment in kill_points():
+    for moment in kill_points(every):
         path = tmp_path / str(moment) / "out"
         path.parent.mkdir()
         if exists:
@@ -183,9 +192,7 @@ def interrupt_after(patch: pytest.MonkeyPatch, moment: int) -> list[str]:
     return calls
 
 
-@pytest.mark.parametrize("in_one_step", [True, False])
-@pytest.mark.parametrize("exists", [True, False])
-@pytest.mark.parametrize("folder", [True, False])
+@pytest.mark.parametrize(("folder", "exists", "in_one_step"), WAYS)
 def test_ctrl_c_at_any_moment_leaves_the_old_or_the_new_whole(tmp_path, monkeypatch, folder, exists, in_one_step):
     if not in_one_step:
         monkeypatch.setattr(atomic_write, "_exchange_names", lambda one, other: False)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from moeir.errors import ArtifactError, DataError
+from moeir.errors import DataError
 from moeir.indexes.scan import Scan
 from moeir.representations.dense import Dense
 from moeir.representations.sparse import Sparse
@@ -31,14 +31,6 @@ def test_every_vector_is_found_whatever_its_score(tmp_path):
     rows, scores = index.search(Dense(torch.tensor([[3.0, 0]])), 3)
     assert rows.tolist() == [[2, 1, 0]] and scores.tolist() == [[6.0, 0.0, -3.0]]
     assert index.score_pairs(Dense(torch.tensor([[3.0, 0]])), np.zeros(2, int), np.array([0, 1])).tolist() == [-3.0, 0.0]
-
-
-def test_a_stored_vector_that_is_no_number_is_refused(tmp_path):
-    build_and_open(Dense(torch.tensor([[1.0, 0]])), tmp_path)
-    [vectors] = tmp_path.rglob("vectors.npy")
-    np.save(vectors, np.array([[np.nan, 0]], np.load(vectors).dtype))
-    with pytest.raises(ArtifactError, match=r"vectors\.npy"):
-        Scan.open(tmp_path)
 
 
 def test_a_score_too_large_for_float32_is_refused(tmp_path):

@@ -3,7 +3,6 @@
 import doctest
 import importlib.util
 import math
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +15,7 @@ import yaml
 
 from moeir.errors import DataError
 from moeir.records import qrels
+from tests.examples.shell import run_program
 
 FOLDER = Path(__file__).parent / "benchmarks" / "evidence"
 DECLARED = sorted(path.stem for path in (FOLDER / "declarations").glob("*.yaml"))
@@ -220,8 +220,8 @@ def test_the_entropy_of_shares_is_predicted_from_lists(tmp_path: Path) -> None:
     for name, run in (("one", first), ("two", second)):
         lines = (f"{query} Q0 {document} {-score:.0f} {score} x\n" for query, scores in run.items() for document, score in scores.items())
         (tmp_path / name).write_text("".join(lines))
-    command = [sys.executable, FOLDER / "predict_shares.py", "qrels", "one", "two", "--last", "8", "--temperature", "0.5"]
-    predicted = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    paths = [tmp_path / name for name in ("qrels", "one", "two")]
+    predicted = run_program("predict_shares.py", *paths, "--last", "8", "--temperature", "0.5", folder=FOLDER).stdout
     share = 1 / (1 + math.exp((1 / 8 - 1) / 0.5))  # of ranks 1 and 8; q1 does not count, the others are equal
     entropy = (-share * math.log(share) - (1 - share) * math.log(1 - share) + 2 * math.log(2)) / 3
     assert predicted == f"3 of 4 queries count; ranks differ for 33%; ln 2 = 0.6931\ntemperature 0.5: mean entropy {entropy:.4f}\n"

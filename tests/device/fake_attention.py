@@ -68,14 +68,6 @@ def draw_seed(card: int, p: float) -> Tensor:
 
 
 # ---------------------------------------------------------------- scaled_dot_product_attention
-def _causal_bias(query: Tensor, key: Tensor, bias: Tensor | None, causal: bool) -> Tensor | None:
-    total = None if bias is None else bias.host.float()
-    if causal:
-        far = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool).triu(1)
-        total = torch.zeros(far.shape).masked_fill(far, float("-inf")) + (0.0 if total is None else total)
-    return total
-
-
 def _transpose_layout(host: Tensor, dtype: torch.dtype, card: int) -> DeviceTensor:
     """[B, heads, L, width] in the kernels' memory layout: heads are adjacent."""
     return DeviceTensor(host.to(dtype).transpose(1, 2).contiguous().transpose(1, 2), card)
@@ -83,6 +75,8 @@ def _transpose_layout(host: Tensor, dtype: torch.dtype, card: int) -> DeviceTens
 
 def _run_forward(query: Any, key: Any, value: Any, bias: Any, p: float, causal: bool, scale: float | None) -> tuple[DeviceTensor, Tensor]:
     """The output of both kernels, and the dropout seed."""
+    if causal:
+        raise NotSimulated("scaled_dot_product_attention with is_causal")
     card = require_one_card("scaled_dot_product_attention", query, key, value, bias)
     if bias is not None and bias.dtype != query.dtype:
         raise RuntimeError("invalid dtype for bias - should match query's dtype")
@@ -90,30 +84,20 @@ def _run_forward(query: Any, key: Any, value: Any, bias: Any, p: float, causal: 
         raise RuntimeError("Expected query, key, and value to have the same dtype")
     seed, (q, k, v) = draw_seed(card, p), to_accumulation_dtype(query, key, value)
     kept = dropout_mask(torch.Size((*q.shape[:-1], k.shape[-2])), p, int(seed))
-    out = attend(q, k, v, _causal_bias(query, key, bias, causal), scale or q.shape[-1] ** -0.5, kept)
+    out = attend(q, k, v, None if bias is None else bias.host.float(), scale or q.shape[-1] ** -0.5, kept)
     return _transpose_layout(out, query.dtype, card), seed
 
 
-def _run_backward(
-    gradient: Any, query: Any, key: Any, value: Any, bias: Any, seed: Any, p: float, causal: bool, scale: float | None
-) -> Any:
+def _run_backward(gradient: Any, query: Any, key: Any, value: Any, bias: Any, seed: Any, p: float, scale: float | None) -> Any:
     g, q, k, v = to_accumulation_dtype(gradient, query, key, value)
     kept = dropout_mask(torch.Size((*q.shape[:-1], k.shape[-2])), p, int(seed.host))
-    *gradients, scores = attention_gradients(g, q, k, v, _causal_bias(query, key, bias, causal), scale or q.shape[-1] ** -0.5, kept)
+    *gradients, scores = attention_gradients(g, q, k, v, None if bias is None else bias.host.float(), scale or q.shape[-1] ** -0.5, kept)
     return [_transpose_layout(one, query.dtype, query.device.index) for one in gradients], scores
 
 
 @handler_for("_scaled_dot_product_flash_attention")
 def _flash(
-    func: Any,
-    query: Any,
-    key: Any,
-    value: Any,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    debug: bool = False,
-    *,
-    scale: Any = None,
+    func: Any, query: Any, key: Any, value: Any, dropout_p: float = 0.0, is_causal: bool = False, debug: bool = False, *, scale: Any = None
 ) -> Any:
     if query.dtype not in HALVES or query.shape[-1] > 256 or query.shape[-1] % 8:
         raise RuntimeError("FlashAttention only supports half precision and head widths up to 256, multiples of 8")
@@ -133,22 +117,14 @@ def _flash_back(
 ) -> Any:  # fmt: skip
     active_machine().launch("_scaled_dot_product_flash_attention_backward", 3, count=3)
     state = DeviceTensor(seed.host.flatten()[0], seed.device.index)
-    return tuple(_run_backward(gradient, query, key, value, None, state, dropout_p, is_causal, scale)[0])
+    return tuple(_run_backward(gradient, query, key, value, None, state, dropout_p, scale)[0])
 
 
 @handler_for("_scaled_dot_product_efficient_attention")
 def _efficient(
-    func: Any,
-    query: Any,
-    key: Any,
-    value: Any,
-    bias: Any,
-    sums_wanted: bool,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
+    func: Any, query: Any, key: Any, value: Any, bias: Any, sums_wanted: bool, dropout_p: float = 0.0, is_causal: bool = False, *,
     scale: Any = None,
-) -> Any:
+) -> Any:  # fmt: skip
     if bias is not None and (
         bias.stride(-1) != 1 or any(step % 8 for step, size in zip(bias.stride(), bias.shape, strict=True) if size > 1 and step > 1)
     ):
@@ -166,7 +142,7 @@ def _efficient_back(
     wanted: Any, is_causal: bool = False, *, scale: float | None = None,
 ) -> Any:  # fmt: skip
     active_machine().launch("_scaled_dot_product_efficient_attention_backward", 3, count=3)
-    gradients, scores = _run_backward(gradient, query, key, value, bias, seed, dropout_p, is_causal, scale)
+    gradients, scores = _run_backward(gradient, query, key, value, bias, seed, dropout_p, scale)
     extra = None
     if bias is not None and wanted[3]:
         extra = DeviceTensor(scores.sum_to_size(bias.shape).to(bias.dtype), query.device.index)

@@ -2,8 +2,6 @@
 
 import importlib.util
 import json
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,7 +15,7 @@ from moeir.mixtures.embedding import EmbeddingMixture
 from moeir.representations.dense import Dense
 from moeir.training.losses import EncodedBatch
 from moeir.training.objectives import contrastive
-from tests.examples.shell import CommandServer
+from tests.examples.shell import CommandServer, run_program
 from tests.examples.test_evidence import FOLDER, change_rows, read_lines, read_rows, run
 
 
@@ -101,7 +99,7 @@ def test_the_switched_pretraining_is_the_normal_one_with_its_experts_exchanged(
     articles: Path, tiny_model: Path, moeir, tmp_path: Path
 ) -> None:
     spans = tmp_path / "spans"
-    subprocess.run([sys.executable, str(FOLDER.parent / "pretraining_texts.py"), str(spans), str(articles / "squad")], check=True)
+    assert run_program("pretraining_texts.py", spans, articles / "squad", folder=FOLDER.parent).code == 0
     files = ("--corpus", spans / "corpus.jsonl", "--queries", spans / "queries.jsonl", "--document-length", 24, "--query-length", 12)
     settings = ("--steps", 6, "--batch-size", 4, "--learning-rate", 1e-3, "--clip", 0, "--short-spans", 0)
     states = {}
@@ -119,10 +117,9 @@ def test_the_switched_pretraining_is_the_normal_one_with_its_experts_exchanged(
 
 
 def test_a_cut_model_has_the_first_layers_as_they_are(tiny_model: Path, moeir, tmp_path: Path) -> None:
-    command = [sys.executable, str(FOLDER / "cut_layers.py"), str(tiny_model)]
-    subprocess.run([*command, str(tmp_path / "cut"), "2"], check=True)
-    refused = subprocess.run([*command, str(tmp_path / "more"), "5"], capture_output=True, text=True, check=False)
-    assert refused.returncode == 1 and "found 4 layers, expected at least 5" in refused.stderr
+    assert run_program("cut_layers.py", tiny_model, tmp_path / "cut", 2, folder=FOLDER).code == 0
+    refused = run_program("cut_layers.py", tiny_model, tmp_path / "more", 5, folder=FOLDER)
+    assert refused.code == 1 and "found 4 layers, expected at least 5" in refused.stderr
     states = {}
     for name, folder in (("whole", tiny_model), ("cut", tmp_path / "cut")):
         assert moeir("init", "--model", folder, "--arch", "dense:pooling=mean", "--output", tmp_path / "ckpt" / name).code == 0

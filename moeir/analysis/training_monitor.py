@@ -19,14 +19,14 @@ from moeir.records import texts
 METRICS_FILE = "metrics.jsonl"
 WINDOW, RECENT, MAX_POINTS = 500, 50, 128
 LOSS_MEASURE = "loss"  # of a development set: the lowest is the best, `dev.loss`; of any other measure the highest
-COLLAPSE_ABOVE, COLLAPSE_ENDS_BELOW = 0.95, 0.90  # share of queries in which one expert has the largest share
-EQUALITY_ABOVE, EQUALITY_ENDS_BELOW = 0.95, 0.90  # mean entropy of the shares relative to its maximum
-STARVATION_BELOW, STARVATION_ENDS_ABOVE = 0.01, 0.02  # usage of an expert relative to uniform usage of its router
+COLLAPSE_ABOVE = 0.95  # share of queries in which one expert has the largest share
+EQUALITY_ABOVE = 0.95  # mean entropy of the shares relative to its maximum
+STARVATION_BELOW = 0.01  # usage of an expert relative to uniform usage of its router
 UNIFORM_LOSS = "uniform_loss"  # metric: the contrastive loss of a model that gives all candidates of a query the same score
-STALL_MIN, STALL_MAX, STALL_ENDS_BELOW = 0.95, 1.05, 0.90  # loss relative to that of equal scores
+STALL_MIN, STALL_MAX = 0.95, 1.05  # loss relative to that of equal scores
 DECODER_RATE, BOTTLENECK_GAIN = "learning_rate.decoder", "bottleneck_gain"  # metrics: nats per token that a decoder owes to the vector
 LEARNED_RATE_SUM = 0.1  # sum of a decoder's learning rates after which it uses vectors that say something
-GAIN_BELOW, GAIN_ENDS_ABOVE, MIN_GAINS, RECENT_GAINS = 0.01, 0.02, 2, 3
+GAIN_BELOW, MIN_GAINS, RECENT_GAINS = 0.01, 2, 3
 COLLAPSE_ADVICE = "raise temperature or standardised of --objective competitive"
 EQUALITY_ADVICE = "lower temperature of --objective competitive, or mine harder negatives"
 STALL_ADVICE = "set a lower --temperature (or a larger scale in --arch), or another --learning-rate"
@@ -93,11 +93,11 @@ class TrainingMonitor:
         self.routers: dict[str, list[str]] = {}  # usage metrics of each router, by expert
         self.best: dict[str, tuple[float, int]] = {}
         self.alarms: list[Alarm] = []
-        self._active_alarms: dict[str, Alarm] = {}
+        self._alarmed: set[str] = set()  # metrics that had an alarm
         self._late_gains: dict[str, deque[float]] = {}  # of decoders that have learned for a while
 
     def update(self, facts: Mapping[str, float]) -> list[Alarm]:
-        """Add the metrics of one step; return the alarms that start with it. An active alarm is not repeated."""
+        """Add the metrics of one step; return the alarms that start with it; a metric has one alarm."""
         self.step = int(facts["step"])
         for name, value in facts.items():
             if name == "step" or not _is_finite(value):
@@ -106,8 +106,9 @@ class TrainingMonitor:
                 self._register(name)
             self.histories[name].add(self.step, value)
             self.latest[name] = value
-            if name.startswith("dev.") and (name not in self.best or _is_better(name, value, self.best[name][0])):
-                self.best[name] = (value, self.step)
+            if name.startswith("dev."):
+                best, sign = self.best.get(name), -1 if name.rpartition(".")[2] == LOSS_MEASURE else 1
+                self.best[name] = (value, self.step) if best is None or sign * value > sign * best[0] else best
         checks = (self._check_collapse, self._check_equality, self._check_starvation, self._check_stall)
         new_alarms = [*itertools.chain.from_iterable(check() for check in checks), *self._check_bottleneck(facts)]
         self.alarms += new_alarms
@@ -118,11 +119,6 @@ class TrainingMonitor:
 
     def __contains__(self, name: str) -> bool:
         return name in self.histories
-
-    @property
-    def active_alarms(self) -> list[Alarm]:
-        """Alarms whose cause persists."""
-        return list(dict.fromkeys(self._active_alarms.values()))
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -136,26 +132,19 @@ class TrainingMonitor:
         if kind == "usage":
             self.routers.setdefault(expert.rpartition(".")[0], []).append(name)
 
-    def _starting(self, states: Mapping[str, tuple[bool, bool]]) -> list[str]:
-        """The metrics whose alarm starts; `states`: whether a metric is wrong, and whether it is right again, which ends its alarm."""
-        for name in [name for name, (_, is_right) in states.items() if is_right]:
-            self._active_alarms.pop(name, None)
-        return [name for name, (is_wrong, _) in states.items() if is_wrong and name not in self._active_alarms]
-
     def _alarm(self, names: Collection[str], message: str, advice: str) -> Iterator[Alarm]:
-        """One alarm for all these metrics, if there are any."""
-        if names:
-            alarm = Alarm(self.step, f"{message}; {advice}")
-            self._active_alarms |= dict.fromkeys(names, alarm)
-            yield alarm
+        """One alarm for all these metrics, if there are any that had none."""
+        if not self._alarmed.issuperset(names):
+            self._alarmed.update(names)
+            yield Alarm(self.step, f"{message}; {advice}")
 
     def _check_collapse(self) -> Iterator[Alarm]:
         """Alarm if one expert has the largest share of nearly all queries."""
         rivals = [name for name in self.histories if name.startswith("wins.")]
-        shares = {name: round(self[name].mean, 9) for name in rivals if len(rivals) > 1 and len(self[name].window) == WINDOW}
-        for name in self._starting({name: (share > COLLAPSE_ABOVE, share <= COLLAPSE_ENDS_BELOW) for name, share in shares.items()}):
-            message = f"{name.removeprefix('wins.')} had the largest share of {shares[name]:.1%} of the queries of the last {WINDOW} steps"
-            yield from self._alarm([name], f"{message}, and the others learn little", COLLAPSE_ADVICE)
+        for name in (name for name in rivals if len(rivals) > 1 and len(self[name].window) == WINDOW):
+            if (share := round(self[name].mean, 9)) > COLLAPSE_ABOVE:
+                message = f"{name.removeprefix('wins.')} had the largest share of {share:.1%} of the queries of the last {WINDOW} steps"
+                yield from self._alarm([name], f"{message}, and the others learn little", COLLAPSE_ADVICE)
 
     def _check_equality(self) -> Iterator[Alarm]:
         """Alarm if the experts have nearly equal shares of each query although they compete."""
@@ -163,21 +152,18 @@ class TrainingMonitor:
         competing = self.histories.get("competing")
         if experts < 2 or name not in self or competing is None or len(competing.window) < RECENT or competing.recent_mean < 1:
             return
-        relative = round(self[name].recent_mean / math.log(experts), 9)
-        message = f"the entropy of the experts' shares is {relative:.1%} of its maximum over the last {RECENT} steps"
-        started = self._starting({name: (relative > EQUALITY_ABOVE, relative < EQUALITY_ENDS_BELOW)})
-        yield from self._alarm(started, f"{message}, so that they hardly compete", EQUALITY_ADVICE)
+        if (relative := round(self[name].recent_mean / math.log(experts), 9)) > EQUALITY_ABOVE:
+            message = f"the entropy of the experts' shares is {relative:.1%} of its maximum over the last {RECENT} steps"
+            yield from self._alarm([name], f"{message}, so that they hardly compete", EQUALITY_ADVICE)
 
     def _check_starvation(self) -> Iterator[Alarm]:
         """Alarm if a router hardly selects an expert; experts of one router that start to starve together share one alarm."""
         for router, names in self.routers.items():
-            usage = {name: round(self[name].mean * len(names), 9) for name in names}
-            full = {name: len(self[name].window) == WINDOW for name in names}
-            states = {name: (part < STARVATION_BELOW and full[name], part >= STARVATION_ENDS_ABOVE) for name, part in usage.items()}
-            started = self._starting(states)
-            shares = ", ".join(f"{name.rpartition('.')[2]} ({self[name].mean:.2%})" for name in started)
+            full = (name for name in names if len(self[name].window) == WINDOW and name not in self._alarmed)
+            starving = [name for name in full if round(self[name].mean * len(names), 9) < STARVATION_BELOW]
+            shares = ", ".join(f"{name.rpartition('.')[2]} ({self[name].mean:.2%})" for name in starving)
             message = f"{router} hardly selects expert {shares} in the last {WINDOW} steps, where {1 / len(names):.1%} is uniform"
-            yield from self._alarm(started, message, STARVATION_ADVICE)
+            yield from self._alarm(starving, message, STARVATION_ADVICE)
 
     def _check_stall(self) -> Iterator[Alarm]:
         """Alarm if a contrastive loss stays where equal scores of all candidates would put it; while the learning rate still rises, only
@@ -185,13 +171,12 @@ class TrainingMonitor:
         uniform = self.histories.get(UNIFORM_LOSS)
         if uniform is None or len(uniform.window) < RECENT or (len(uniform.window) < WINDOW and self._rate_rises()):
             return
-        if (expected := uniform.recent_mean) <= 0:
-            return
-        relative = {name: round(self[name].recent_mean / expected, 9) for name in self.histories if name.startswith("loss.")}
-        for name in self._starting({name: (STALL_MIN <= part <= STALL_MAX, part < STALL_ENDS_BELOW) for name, part in relative.items()}):
-            message = f"{name} is {self[name].recent_mean:.3f} over the last {RECENT} steps, and {expected:.3f} is the loss if all "
-            message += f"{math.exp(expected):,.0f} candidates have the same score: the model learns nothing"
-            yield from self._alarm([name], message, STALL_ADVICE)
+        expected = uniform.recent_mean
+        for name in (name for name in self.histories if name.startswith("loss.") and expected > 0):
+            if STALL_MIN <= round(self[name].recent_mean / expected, 9) <= STALL_MAX:
+                message = f"{name} is {self[name].recent_mean:.3f} over the last {RECENT} steps, and {expected:.3f} is the loss if all "
+                message += f"{math.exp(expected):,.0f} candidates have the same score: the model learns nothing"
+                yield from self._alarm([name], message, STALL_ADVICE)
 
     def _check_bottleneck(self, facts: Mapping[str, float]) -> Iterator[Alarm]:
         """Alarm if decoders that have learned for a while predict as well from the vectors of other texts."""
@@ -200,10 +185,10 @@ class TrainingMonitor:
         for name, gain in bottleneck_gains(facts).items():
             self._late_gains.setdefault(name, deque(maxlen=RECENT_GAINS)).append(gain)
         means = {name: round(sum(gains) / len(gains), 9) for name, gains in self._late_gains.items() if len(gains) >= MIN_GAINS}
-        started = self._starting({name: (mean < GAIN_BELOW, mean >= GAIN_ENDS_ABOVE) for name, mean in means.items()})
-        gains_text = ", ".join(f"{means[name]:.3f} ({name.removeprefix(f'{BOTTLENECK_GAIN}.')})" for name in started)
+        unused = [name for name, mean in means.items() if mean < GAIN_BELOW and name not in self._alarmed]
+        gains_text = ", ".join(f"{means[name]:.3f} ({name.removeprefix(f'{BOTTLENECK_GAIN}.')})" for name in unused)
         message = f"the decoder hardly uses the texts' vectors: instead of another text's they save {gains_text} nats per token"
-        yield from self._alarm(started, message, BOTTLENECK_ADVICE)
+        yield from self._alarm(unused, message, BOTTLENECK_ADVICE)
 
     def _rate_rises(self) -> bool:
         if (history := self.histories.get("learning_rate")) is None:
@@ -215,11 +200,6 @@ def bottleneck_gains(facts: Mapping[str, float]) -> dict[str, float]:
     """What each decoder of a step owes to its vectors; without Condenser's head, which owes them little by design."""
     parts = {name: value for name, value in facts.items() if name.startswith(f"{BOTTLENECK_GAIN}.") and _is_finite(value)}
     return {name: value for name, value in parts.items() if not name.endswith(".head")}
-
-
-def _is_better(name: str, value: float, best: float) -> bool:
-    """Whether a value of a development metric is better than the best so far."""
-    return value < best if name.rpartition(".")[2] == LOSS_MEASURE else value > best
 
 
 def replay(steps: Iterable[Mapping[str, float]]) -> TrainingMonitor:

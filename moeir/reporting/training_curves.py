@@ -35,11 +35,11 @@ def group_curves(watch: TrainingMonitor) -> dict[str, Curves]:
         for fact in watch.histories:
             prefix, _, label = fact.partition(".")
             if prefix == kind:
-                charts.setdefault(title, {})[label or "all"] = (fact, _divisor(watch, kind, label))
+                charts.setdefault(title, {})[label or "all"] = (fact, _find_divisor(watch, kind, label))
     return charts
 
 
-def _divisor(watch: TrainingMonitor, kind: str, label: str) -> float:
+def _find_divisor(watch: TrainingMonitor, kind: str, label: str) -> float:
     if kind == "usage":
         return 1 / len(watch.routers[label.rpartition(".")[0]])
     if kind == "entropy":
@@ -73,18 +73,18 @@ def load_trainings(paths: Sequence[Path]) -> list[TrainingRun]:
 
 def format_trainings(trainings: Sequence[TrainingRun]) -> str:
     """Tables of all trainings, of their curves side by side, and their alarms."""
-    overview = tables.format_table(OVERVIEW_COLUMNS, [_overview_row(training) for training in trainings])
+    overview = tables.format_table(OVERVIEW_COLUMNS, [_make_overview_row(training) for training in trainings])
     rows = list(_curve_table(trainings))
     parts = [overview, *([tables.format_table(("curve", "of", "training", "mean", "course"), rows, ".3f")] if rows else [])]
-    parts.append("\n".join(_alarm_lines(trainings)))
+    parts.append("\n".join(_list_alarms(trainings)))
     parts.append("\n".join(f"{training.name}: {training.note}" for training in trainings if training.note and not training.finished))
     note = f"Numbers are means of the last {WINDOW} steps, or of all if fewer."
     return "\n\n".join([*filter(None, parts), note])
 
 
-def _overview_row(training: TrainingRun) -> list[object]:
+def _make_overview_row(training: TrainingRun) -> list[object]:
     watch = training.monitor
-    loss = [watch["loss"].mean, _sparkline(watch, "loss", 1.0)] if "loss" in watch else [None, None]
+    loss = [watch["loss"].mean, _draw_sparkline(watch, "loss", 1.0)] if "loss" in watch else [None, None]
     rate = watch.tokens_per_second
     speed = [None, None] if rate is None else [f"{rate:,.0f}", console.format_seconds(watch["seconds"].overall_sum)]
     best = next((f"{name} {best:.4f} after step {step:,}" for name, (best, step) in watch.best.items()), None)
@@ -101,10 +101,10 @@ def _curve_table(trainings: Sequence[TrainingRun]) -> Iterator[list[object]]:
                 if label in own:
                     fact, unit = own[label]
                     mean = training.monitor[fact].mean / unit
-                    yield [title, label, training.name, mean, _sparkline(training.monitor, fact, unit)]
+                    yield [title, label, training.name, mean, _draw_sparkline(training.monitor, fact, unit)]
 
 
-def _sparkline(watch: TrainingMonitor, fact: str, unit: float) -> str:
+def _draw_sparkline(watch: TrainingMonitor, fact: str, unit: float) -> str:
     return console.sparkline([value / unit for _, value in watch[fact].points()], SPARKLINE_WIDTH)
 
 
@@ -118,10 +118,6 @@ def curve_rows(trainings: Sequence[TrainingRun]) -> Iterator[list[object]]:
 CURVE_COLUMNS = ("training", "fact", "step", "mean")
 
 
-def _alarm_lines(trainings: Sequence[TrainingRun]) -> Iterator[str]:
-    for training in trainings:
-        for alarm in training.monitor.alarms:
-            suffix = "" if alarm in training.monitor.active_alarms else " (has passed)"
-            yield (f"{training.name}: " if len(trainings) > 1 else "") + f"{alarm}{suffix}"
-    if not any(training.monitor.alarms for training in trainings):
-        yield "No alarm."
+def _list_alarms(trainings: Sequence[TrainingRun]) -> list[str]:
+    lines = [(f"{one.name}: " if len(trainings) > 1 else "") + str(alarm) for one in trainings for alarm in one.monitor.alarms]
+    return lines or ["No alarm."]

@@ -2,24 +2,22 @@
 
 
 def find_alarms(steps, window):
-    """(step, fact) of each alarm: `wins` above 0.95, or `usage` below 0.01 of an equal share; it clears at 0.90 or 0.02."""
-    alarm_list, active = [], set()
+    """(step, fact) of each alarm: `wins` above 0.95, or `usage` below 0.01 of an equal share; a fact has one alarm."""
+    alarm_list, alarmed = [], set()
     for end in range(1, len(steps) + 1):
         for name in steps[0]:
             values = [step[name] for step in steps[max(0, end - window) : end]]
             mean = round(sum(values) / len(values), 6)
             if name.startswith("wins."):
-                bad, good = mean > 0.95, mean <= 0.90
+                bad = mean > 0.95
             elif name.startswith("usage."):
                 router = name.rsplit(".", 1)[0]
                 relative = round(mean * sum(other.rsplit(".", 1)[0] == router for other in steps[0]), 6)
-                bad, good = relative < 0.01, relative >= 0.02
+                bad = relative < 0.01
             else:
                 continue
-            if good:
-                active.discard(name)
-            elif bad and len(values) == window and name not in active:
-                active.add(name)
+            if bad and len(values) == window and name not in alarmed:
+                alarmed.add(name)
                 alarm_list.append((end, name))
     return alarm_list
 

@@ -16,11 +16,9 @@ from moeir.stages.run_arguments import (
     DEFAULT_MEASURES,
     check_matplotlib,
     check_measures,
-    find_search_manifest,
     find_search_of_run,
     name_runs,
     name_source,
-    read_run_with_depth,
     read_runs,
 )
 
@@ -173,22 +171,13 @@ class Report(Stage):
                 experts.setdefault(str(expert), name)
             else:
                 others.append(name)
-        if experts.keys() == {FUSED} and not self._find_sibling_runs(experts):
-            words = "shown without explanations: the runs of its experts are not beside it; name them with --run, or search into a folder"
-            log.warning(f"%s: {words}", experts.pop(FUSED))
+        if experts.keys() == {FUSED}:
+            log.warning("%s: shown without explanations, which need the runs of its experts: name them with --run", experts.pop(FUSED))
         if others:
             whose = "" if default is None else f" and {self.model or 'its checkpoint'} (--model names a calibrated one)"
             expected = f"not an expert's run that moeir search wrote with {', '.join(map(str, self.index))}{whose}"
             log.warning("%s: shown without explanations: %s; --run EXPERT=PATH tells whose run it is", ", ".join(others), expected)
         return experts
-
-    def _find_sibling_runs(self, experts: Mapping[str, str]) -> dict[str, Path]:
-        """The runs that the search of the fused run wrote beside it, by expert, if they are as it wrote them."""
-        search = find_search_manifest(name_runs(self.run)[experts[FUSED]]) if FUSED in experts else None
-        if search is None or manifests.manifest_path(search[1]).is_file():
-            return {}
-        entries = {search[1].with_name(name): entry for name, entry in search[0]["files"].items() if name.endswith(".trec")}
-        return {path.stem: path for path, entry in entries.items() if path.is_file() and not manifests.first_mismatch({path: entry})}
 
     def _load_explanations(self, pages: "QueryPages", query_texts: "Mapping[str, Text]", experts: Mapping[str, str]) -> "Explanations":
         """The explanations of a page's documents, from --index, for the runs of its `experts`, or from --explain; else none."""
@@ -198,8 +187,7 @@ class Report(Stage):
         if experts:
             from moeir.retrieval.explain import explain_runs
 
-            runs_by_expert = {expert: read_run_with_depth(path) for expert, path in self._find_sibling_runs(experts).items()}
-            runs_by_expert |= {expert: pages.runs[name] for expert, name in experts.items()}
+            runs_by_expert = {expert: pages.runs[name] for expert, name in experts.items()}
             explained = explain_runs(self.index, self.corpus, runs_by_expert, query_texts, pages.shown_documents, model=self.model)
             return Explanations(explained, pages.shown_documents)
         if self.explain is None:

@@ -180,7 +180,7 @@ def _to_setting(setting: settings.Setting, value: Any, folder: Path) -> Any:
                 raise UsageError(f"{setting.name}: expected a path or ids, found {type(value).__name__}")
             write_lines((parse_id(_to_python(name), setting.name) for name in value), path)
         else:
-            write_json_lines(_records(value, setting), path)
+            write_json_lines(_iter_records(value, setting), path)
     except TypeError as problem:
         raise UsageError(f"{setting.name}: cannot be written as lines: {problem}") from None
     return path
@@ -256,7 +256,7 @@ def _to_python(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _records(value: Any, setting: settings.Setting) -> Iterable[Mapping[str, Any]]:
+def _iter_records(value: Any, setting: settings.Setting) -> Iterable[Mapping[str, Any]]:
     """The records of texts or examples: an id → text mapping, or records, texts or examples one after the other."""
     expected = "expected paths, records or an id → text mapping"
     if not isinstance(value, Iterable):

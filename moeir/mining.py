@@ -70,7 +70,7 @@ def select_candidates(runs: Mapping[str, Run], qrels: Qrels, select: NegativeSel
     for run in runs.values():
         selected = np.zeros(len(run.documents), dtype=bool)
         for row, query in enumerate(run.queries):
-            positives = set(_positives(qrels.get(query, {}), positive_grade))
+            positives = set(_find_positives(qrels.get(query, {}), positive_grade))
             if positives:
                 documents = run.documents_of(query)
                 selection = set(select(documents, positives))
@@ -103,7 +103,7 @@ def mine_negatives(
     run_queries = dict.fromkeys(query for run in runs.values() for query in run.queries)
     counts.without_positives += len(run_queries.keys() - qrels.keys())
     for query, grades in qrels.items():
-        positives = _positives(grades, positive_grade)
+        positives = _find_positives(grades, positive_grade)
         if not positives:
             counts.without_positives += 1
         elif query not in run_queries:
@@ -132,5 +132,5 @@ def _sample(documents: list[str], size: int | None, seed: str) -> list[str]:
     return [documents[position] for position in sorted(random.Random(seed).sample(range(len(documents)), size))]
 
 
-def _positives(grades: Mapping[str, int], positive_grade: int) -> list[str]:
+def _find_positives(grades: Mapping[str, int], positive_grade: int) -> list[str]:
     return [document for document, grade in grades.items() if grade >= positive_grade]

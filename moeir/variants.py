@@ -22,7 +22,6 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from moeir.errors import UsageError
@@ -144,7 +143,7 @@ def resolve_spec(package: str, text: str) -> tuple[Variant, dict[str, Any]]:
 def find_variant(package: str, name: str) -> Variant:
     """The variant called `name` in a package; hyphens and underscores are the same. Own code has to be imported already."""
     if package in PACKAGES and OWN_CODE.fullmatch(name):
-        return _own_variant(package, name)
+        return _find_own_variant(package, name)
     by_name = {variant.name: variant for variant in list_variants(package)}
     key = name.replace("_", "-")
     if key not in by_name:
@@ -160,55 +159,55 @@ def list_variants(package: str) -> tuple[Variant, ...]:
     path = FOLDER.joinpath(*package.split("."))
     if package in BASE_CLASSES:
         files = sorted(file for file in path.glob("*.py") if not file.stem.startswith("_"))
-        variants = [variant for file in files for variant in _class_variants(package, file)]
+        variants = [variant for file in files for variant in _list_class_variants(package, file)]
     else:
         module = f"{package}.formulas" if path.is_dir() else package
-        variants = _function_variants(package, module)
+        variants = _list_function_variants(package, module)
     return tuple(sorted(variants, key=lambda variant: variant.name))
 
 
-def _class_variants(package: str, file: Path) -> list[Variant]:
+def _list_class_variants(package: str, file: Path) -> list[Variant]:
     variants: list[Variant] = []
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ClassDef) and BASE_CLASSES[package] in (ast.unparse(base) for base in node.bases):
             initializer = next((item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == "__init__"), None)
             name = kebab_case(node.name) if variants else file.stem
-            variants.append(_variant(package, f"moeir.{package}.{file.stem}", name, node, initializer))
+            variants.append(_read_variant(package, f"moeir.{package}.{file.stem}", name, node, initializer, {}))
     return variants
 
 
-def _function_variants(package: str, module: str) -> list[Variant]:
+def _list_function_variants(package: str, module: str) -> list[Variant]:
     body = _parse_module(module)
     imports = {alias.name: str(node.module) for node in body if isinstance(node, ast.ImportFrom) for alias in node.names}
     functions = [node for node in body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and node.args.args]
     kin = [node for node in functions if node.args.args[0].arg == FORMULAS[package]]
-    return [_variant(package, f"moeir.{module}", node.name, node, node, imports) for node in kin]
+    return [_read_variant(package, f"moeir.{module}", node.name, node, node, imports) for node in kin]
 
 
 def _parse_module(module: str) -> list[ast.stmt]:
     return ast.parse(FOLDER.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8")).body
 
 
-def _variant(
+def _read_variant(
     package: str,
     module: str,
     name: str,
     node: ast.FunctionDef | ast.ClassDef,
     function: ast.FunctionDef | None,
-    imports: Mapping[str, str] = MappingProxyType({}),
+    imports: Mapping[str, str],
 ) -> Variant:
     options = list[Option]()
     for argument, default in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True) if function else ():
         annotation = ast.unparse(argument.annotation) if argument.annotation else "str"
         if isinstance(default, ast.Name):
-            options += _dataclass_options(argument.arg, annotation, imports[annotation].removeprefix("moeir."))
+            options += _list_dataclass_options(argument.arg, annotation, imports[annotation].removeprefix("moeir."))
             continue
         options.append(Option(argument.arg, annotation, REQUIRED if default is None else ast.literal_eval(default)))
     summary, _, details = (ast.get_docstring(node) or "").partition("\n")
     return Variant(package, name.replace("_", "-"), node.name, module, summary, tuple(options), details.strip())
 
 
-def _dataclass_options(parameter: str, name: str, module: str) -> list[Option]:
+def _list_dataclass_options(parameter: str, name: str, module: str) -> list[Option]:
     """The fields of a dataclass, the type of a parameter."""
     (node,) = (node for node in _parse_module(module) if isinstance(node, ast.ClassDef) and node.name == name)
     fields = [(field, field.value) for field in node.body if isinstance(field, ast.AnnAssign) and field.value is not None]
@@ -256,7 +255,7 @@ def code_digest(module: str) -> list[str]:
     return [f"{module}:{hashlib.sha256(Path(path).read_bytes()).hexdigest()}"] if path is not None and Path(path).is_file() else []
 
 
-def _own_variant(package: str, name: str) -> Variant:
+def _find_own_variant(package: str, name: str) -> Variant:
     """The variant that `module:Name` is, in a module that is imported."""
     module, _, symbol = name.partition(":")
     if module not in sys.modules:
@@ -270,12 +269,12 @@ def _own_variant(package: str, name: str) -> Variant:
     elif not inspect.isfunction(target) or next(iter(inspect.signature(target).parameters), None) != FORMULAS[package]:
         raise UsageError(f"{name}: expected a function whose first parameter is `{FORMULAS[package]}`, found {_describe_own(target)}")
     keywords = (one for one in inspect.signature(target).parameters.values() if one.kind is one.KEYWORD_ONLY)
-    options = tuple(Option(one.name, _annotation(one), REQUIRED if one.default is one.empty else one.default) for one in keywords)
+    options = tuple(Option(one.name, _describe_annotation(one), REQUIRED if one.default is one.empty else one.default) for one in keywords)
     summary, _, details = (inspect.getdoc(target) or "").partition("\n")
     return Variant(package, name, symbol, module, summary, options, details.strip())
 
 
-def _annotation(parameter: inspect.Parameter) -> str:
+def _describe_annotation(parameter: inspect.Parameter) -> str:
     if parameter.annotation is parameter.empty:
         return "str"
     return parameter.annotation.__name__ if isinstance(parameter.annotation, type) else str(parameter.annotation)

@@ -24,7 +24,7 @@ def hit_rows(runs: Mapping[str, Run], merge: FusionFormula, fused: Run) -> Itera
     `alone` names the only run whose list has the document. Parts add up to the score, up to rounding.
     """
     names = list(runs)
-    for first, documents, ranks, scores, parts in _hit_blocks(list(runs.values()), merge, fused):
+    for first, documents, ranks, scores, parts in _iter_hit_blocks(list(runs.values()), merge, fused):
         alone = np.where((ranks > 0).sum(axis=0) == 1, (ranks > 0).argmax(axis=0), -1)
         owners = np.searchsorted(fused.starts, first + np.arange(len(documents)), side="right") - 1
         for row, (owner, document) in enumerate(zip(owners.tolist(), documents.tolist(), strict=True)):
@@ -70,7 +70,7 @@ def leave_one_out(
     return ["without", *columns], rows
 
 
-def _hit_blocks(
+def _iter_hit_blocks(
     runs: Sequence[Run], merge: FusionFormula, fused: Run
 ) -> Iterator[tuple[int, NDArray[np.int32], NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]]:
     """The fused hits in blocks: first row, documents [n]; for each list their ranks (0: absent), scores and parts [E, n]."""

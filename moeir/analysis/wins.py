@@ -104,15 +104,6 @@ def group_queries(queries: Mapping[str, str], qrels: Qrels, answers: Mapping[str
     return groups | {"overlap": {name: overlap_class(queries[name], texts) for name, texts in known.items() if texts}}
 
 
-def clean_text(text: str) -> str:
-    """A text on one line and without what a terminal would obey.
-
-    >>> clean_text("who hunts\\n \\x1b[1mmice")
-    'who hunts [1mmice'
-    """
-    return "".join(letter for letter in " ".join(text.split()) if letter.isprintable())
-
-
 def list_wins(values: RunValues, queries: Mapping[str, str] | None) -> AnalysisResult:
     """A row per query: its text if known, the winner, the value of each run and the spread, the largest minus the smallest value.
 
@@ -129,7 +120,7 @@ def list_wins(values: RunValues, queries: Mapping[str, str] | None) -> AnalysisR
         scores = {name: by_query[query] for name, by_query in values.items()}
         highest, lowest = max(scores.values()), min(scores.values())
         winner = " = ".join(name for name, score in scores.items() if score == highest) if highest > lowest else "="
-        text = [] if queries is None else [clean_text(queries[query])]
+        text = [] if queries is None else [" ".join(queries[query].split())]
         rows.append([query, *text, winner, *scores.values(), highest - lowest])
     rows.sort(key=lambda row: row[-1], reverse=True)
     return AnalysisResult(["query", *([] if queries is None else ["text"]), "winner", *values, "spread"], rows)
@@ -149,6 +140,6 @@ def analyze_ranks(
         ranks = [{document: rank for rank, document in enumerate(documents, 1) if document in relevant} for documents in lists]
         best = {document: min(by_run.get(document, depth + 1) for by_run in ranks) for document in relevant}
         for document in sorted(relevant, key=lambda document: (best[document], document)):
-            text = [] if texts is None else [clean_text(texts[query])]
+            text = [] if texts is None else [" ".join(texts[query].split())]
             rows.append([query, *text, document, *(by_run.get(document) for by_run in ranks)])
     return AnalysisResult(["query", *([] if texts is None else ["text"]), "document", *runs], rows)

@@ -113,7 +113,7 @@ def compare_runs(systems: Mapping[str, LabelledValues], comparison: Comparison =
     (first_name, first), p_values = next(iter(systems.items())), comparison.p_values(systems)
     means = {name: {label: aggregate_values(values) for label, values in samples.items()} for name, samples in systems.items()}
     summary: Summary = {name: {label: {} for label in samples} for name, samples in systems.items()}
-    for name, label, measure in ((name, *key) for name, samples in systems.items() for key in _label_and_measure(samples)):
+    for name, label, measure in ((name, *key) for name, samples in systems.items() for key in _iter_means(samples)):
         by_query, mean = systems[name][label][measure], means[name][label][measure]
         interval = significance.confidence_interval(list(by_query.values()), is_measure=True)
         entry: dict[str, Any] = {"mean": mean, "queries": len(by_query), "interval": list(interval)}
@@ -127,7 +127,8 @@ def compare_runs(systems: Mapping[str, LabelledValues], comparison: Comparison =
     return summary
 
 
-def _label_and_measure(samples: LabelledValues) -> Iterator[tuple[str, str]]:
+def _iter_means(samples: LabelledValues) -> Iterator[tuple[str, str]]:
+    """The label and the measure of each mean."""
     return ((label, measure) for label, values in samples.items() for measure in values)
 
 
@@ -153,7 +154,7 @@ def to_table(systems: Mapping[str, LabelledValues], form: str = "table", compari
     grouped, several = ALL_QUERIES not in first, len(systems) > 1
     against_first = ["diff", "d"] * comparison.effect + [comparison.p_header] * comparison.has_p_column
     columns = ["95 %"] * comparison.intervals + against_first * several
-    marks = {(name, *key): _marks(summary, name, *key) for name, samples in systems.items() for key in _label_and_measure(samples)}
+    marks = {(name, *key): _find_marks(summary, name, *key) for name, samples in systems.items() for key in _iter_means(samples)}
     width = max(map(len, marks.values())) if form == "table" else 0
     header = [*(["group", "n", "run"] if grouped else ["run"]), *(cell for one in next(iter(first.values())) for cell in (one, *columns))]
     rows = []
@@ -169,7 +170,7 @@ def to_table(systems: Mapping[str, LabelledValues], form: str = "table", compari
     return table if not comparison.against else f"{table}\n\n{tables.format_note(comparison.legend(), form)}"
 
 
-def _marks(summary: Summary, name: str, label: str, measure: str) -> str:
+def _find_marks(summary: Summary, name: str, label: str, measure: str) -> str:
     """The marks of the baselines that a run is significantly better than."""
     mean, p_against = (summary[name][label][measure].get(key, {}) for key in ("mean", "p_against"))
     better = (p is not None and p < SIGNIFICANT and mean > summary[one][label][measure]["mean"] for one, p in p_against.items())

@@ -30,7 +30,7 @@ def paired_t_test(first: Mapping[str, float], second: Mapping[str, float]) -> fl
     >>> round(paired_t_test({"q1": 0.5, "q2": 0.4, "q3": 0.9}, {"q1": 0.3, "q2": 0.3, "q3": 0.6}), 4)
     0.0742
     """
-    differences = _differences(first, second)
+    differences = _compute_differences(first, second)
     if len(differences) < 2 or not differences.any():
         return 1.0
     if (differences == differences[0]).all():
@@ -46,7 +46,7 @@ def randomisation_test(first: Mapping[str, float], second: Mapping[str, float], 
     >>> randomisation_test({"a": 0.5, "b": 0.4}, {"a": 0.5, "b": 0.4})
     1.0
     """
-    differences = _differences(first, second)
+    differences = _compute_differences(first, second)
     if len(differences) < 2 or not differences.any():
         return 1.0
     drawn = scipy.stats.permutation_test(
@@ -89,7 +89,7 @@ def effect_size(first: Mapping[str, float], second: Mapping[str, float]) -> floa
     >>> round(effect_size({"a": 0.25, "b": 0.5}, {"a": 0.5, "b": 1.0}), 3)
     2.121
     """
-    differences = -_differences(first, second)
+    differences = -_compute_differences(first, second)
     spread = float(differences.std(ddof=1)) if len(differences) > 1 else 0.0
     return float(differences.mean()) / spread if spread else (math.copysign(math.inf, differences.sum()) if differences.any() else 0.0)
 
@@ -117,7 +117,7 @@ TESTS = {"t": paired_t_test, "randomisation": randomisation_test}
 CORRECTIONS = {"none": "uncorrected", "bonferroni": "Bonferroni", "holm": "Holm", "bh": "BH"}  # as the heads of columns name them
 
 
-def _differences(first: Mapping[str, float], second: Mapping[str, float]) -> NDArray[np.float64]:
+def _compute_differences(first: Mapping[str, float], second: Mapping[str, float]) -> NDArray[np.float64]:
     if first.keys() != second.keys():
         raise DataError(f"a paired test needs the same queries on both sides; {len(first.keys() ^ second.keys())} are on one side only")
     return np.array([first[query] - second[query] for query in first])

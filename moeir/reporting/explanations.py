@@ -44,7 +44,7 @@ def _pack_columns(rows: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
     """Explanations of the documents of a query in columns, None for documents without one, each string once."""
     codes: dict[str, int] = {}
 
-    def code(word: str | None) -> int:
+    def encode(word: str | None) -> int:
         return -1 if word is None else codes.setdefault(word, len(codes))
 
     experts = list(dict.fromkeys(expert for row in rows for expert in row or ()))
@@ -53,21 +53,21 @@ def _pack_columns(rows: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
         columns["p"] = [row and [_round_digits(row.get(expert, {}).get("part"), 4) for expert in experts] for row in rows]
     for expert in experts:
         evidence = [(row or {}).get(expert, {}) for row in rows]
-        terms = [_pack_terms(entry.get("terms", ())[:MAX_TERMS], code) for entry in evidence]
-        tokens = [_pack_tokens(entry.get("tokens", ()), code) for entry in evidence]
+        terms = [_pack_terms(entry.get("terms", ())[:MAX_TERMS], encode) for entry in evidence]
+        tokens = [_pack_tokens(entry.get("tokens", ()), encode) for entry in evidence]
         for name, lists in (("t", terms), ("k", tokens)):
             if any(lists):
                 columns.setdefault(name, {})[expert] = lists
     return columns | {"w": list(codes)}
 
 
-def _pack_terms(terms: Sequence[Mapping[str, Any]], code: Callable[[str | None], int]) -> list[float]:
-    rows = ((code(one["term"]), _round_digits(one["query"]), _round_digits(one["document"])) for one in terms)
+def _pack_terms(terms: Sequence[Mapping[str, Any]], encode: Callable[[str | None], int]) -> list[float]:
+    rows = ((encode(one["term"]), _round_digits(one["query"]), _round_digits(one["document"])) for one in terms)
     return list(chain.from_iterable(rows))
 
 
-def _pack_tokens(tokens: Sequence[Mapping[str, Any]], code: Callable[[str | None], int]) -> list[float]:
-    rows = ((code(one["query"]), code(one.get("document")), _round_digits(one["similarity"])) for one in tokens)
+def _pack_tokens(tokens: Sequence[Mapping[str, Any]], encode: Callable[[str | None], int]) -> list[float]:
+    rows = ((encode(one["query"]), encode(one.get("document")), _round_digits(one["similarity"])) for one in tokens)
     return list(chain.from_iterable(rows))
 
 

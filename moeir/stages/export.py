@@ -13,7 +13,6 @@ from moeir.stages.base import Counts, Facts, Stage
 
 if TYPE_CHECKING:
     from moeir.export_targets.base import ExportedDocument, ExportSchema
-    from moeir.records.texts import Text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,36 +86,22 @@ class Export(Stage):
             ids.update(own)
 
     def _read_documents(self, collection: "ExportSchema") -> Iterator["ExportedDocument"]:
-        """Every document, read from memory maps."""
+        """Every document, read from memory maps, with the text of its row in the corpus."""
         from moeir.export_targets.base import ExportedDocument
+        from moeir.records.texts import Text, read_texts
         from moeir.representations.encodings import open_shard
 
-        texts, number = self._read_corpus(), 0
+        texts, number = None if self.corpus is None else read_texts(self.corpus, keep_empty=True), 0
         for folder in self._shard_folders:
             ids, representations = open_shard(folder)
             for row, document_id in enumerate(ids):
+                text = Text(document_id, "") if texts is None else next(texts, None)
+                if text is None or text.id != document_id:
+                    description = "the end" if text is None else repr(text.id)
+                    problem = f"has {description} where the encodings have {document_id!r}"
+                    raise DataError(f"{self.corpus}: {problem}; name the corpus that was encoded, in its order")
                 vectors: dict[str, dict[str, Any]] = {"dense": {}, "sparse": {}, "multivector": {}}
                 for name, kind in collection.kinds.items():
                     vectors[kind][name] = representations[name].export_row(row)
-                yield ExportedDocument(number, _next_text(texts, document_id, self.corpus), **vectors)
+                yield ExportedDocument(number, text, **vectors)
                 number += 1
-
-    def _read_corpus(self) -> "Iterator[Text] | None":
-        from moeir.records import texts
-
-        return None if self.corpus is None else texts.read_texts(self.corpus, keep_empty=True)
-
-
-def _next_text(texts: "Iterator[Text] | None", expected_id: str, corpus: Path | None) -> "Text":
-    """The next text of the corpus, whose id must be that of the encoded text."""
-    from moeir.records.texts import Text
-
-    if texts is None:
-        return Text(expected_id, "")
-    text = next(texts, None)
-    if text is None or text.id != expected_id:
-        description = "the end" if text is None else repr(text.id)
-        raise DataError(
-            f"{corpus}: has {description} where the encodings have {expected_id!r}; name the corpus that was encoded, in its order"
-        )
-    return text

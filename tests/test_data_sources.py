@@ -127,6 +127,12 @@ def test_without_the_default_split_the_only_one_is_taken_and_of_several_one_is_t
     ("evaluate", {"qrels": "q.tsv", "split": "test"}, UsageError, "--split test: needs --dataset, or a folder in its place"),
     ("evaluate", {"qrels": "beir/qrels"}, DataError, "beir/qrels: expected a file for --qrels, found a folder without qrels/SPLIT.tsv"),
     ("index", {"dataset": "beir", "encodings": "e"}, UsageError, "--dataset beir: index reads no part of it"),
+    ("evaluate", {"dataset": "beir/corpus.jsonl"}, DataError, "beir/corpus.jsonl: is a file; expected a folder in BEIR's layout"),
+    ("evaluate", {"dataset": ""}, UsageError, "--dataset: expected a path, found nothing"),
+    ("evaluate", {"dataset": "beir", "split": ""}, UsageError, "--split: expected a name, found nothing"),
+    ("evaluate", {"dataset": "beir#"}, UsageError, "beir#: expected the name of a split after #"),
+    ("evaluate", {"dataset": "beir#test", "split": "train"}, UsageError, "names the split test, and --split train; name one of them"),
+    ("evaluate", {"dataset": "beir", "split": "train", "qrels": "q.tsv"}, UsageError, "--split train: every input is named; leave it out"),
     ("evaluate", {}, UsageError, "evaluate needs --run"),
 ])  # fmt: skip
 def test_what_a_data_set_lacks_is_one_line(beir, stage, values, error, message):
@@ -232,23 +238,6 @@ def test_judged_texts_are_read_from_any_two_files(tmp_path):
     judgements.write_text("3 0 d 0\n1 0 d 1\n")
     assert [text.text for text in texts.read_texts(f"{queries}#{judgements}")] == ["one", "three"]
     assert len(list(texts.read_texts(queries))) == 3
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"dataset": "beir/corpus.jsonl"}, "beir/corpus.jsonl: is a file; expected a folder in BEIR's layout"),
-        ({"dataset": ""}, "--dataset: expected a path, found nothing"),
-        ({"dataset": "beir", "split": ""}, "--split: expected a name, found nothing"),
-        ({"dataset": "beir#"}, "beir#: expected the name of a split after #"),
-        ({"dataset": "beir#test", "split": "train"}, "--dataset beir#test: names the split test, and --split train; name one of them"),
-        ({"dataset": "beir", "split": "train", "queries": "q.tsv"}, "--split train: every input is named; leave it out"),
-        ({"queries": ""}, "--queries: expected a path, found nothing"),
-    ],
-)
-def test_a_faulty_data_set_is_refused_in_one_line(beir, values, message):
-    with pytest.raises((UsageError, DataError), match=message):
-        build("search", index="idx", **values)
 
 
 def test_a_split_may_be_named_twice_alike(beir):

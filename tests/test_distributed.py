@@ -26,7 +26,6 @@ KINDS = {
     "came": CAME,
     "permuted": (CAME[0], "competitive:standardised=0.4,shares=margin,permuted=true,final_temperature=0.1"),
     "taser": TASER,
-    "mote": ("mote:similarity=hybrid", "contrastive"),
     "coil": ("coil", "contrastive"),
 }
 

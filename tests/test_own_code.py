@@ -230,50 +230,34 @@ def faulty(own_code: Path) -> Path:
     return own_code
 
 
-@pytest.mark.parametrize("name", ["none", "not_a_number"])
-def test_what_an_own_fusion_returns_is_checked(faulty, moeir, bm25_index, toy, name) -> None:
-    message = "the fusion has to return two arrays of one length: documents of the lists, ascending, and their scores, finite"
-    moeir("search", "--index", bm25_index, "--queries", toy / "test-queries.tsv", "--output", faulty / "run.trec")
-    result = moeir("fuse", "--run", faulty / "run.trec", f"b={faulty / 'run.trec'}", "--method", f"my_faulty:{name}")
-    assert result.code == 2 and result.stdout == "" and message in result.stderr
+FUSE = "fuse --run run.trec b=run.trec --method my_faulty:"
+SEARCH = "search --index idx --query owl --depth 3 --code my_faulty"
+ARRAYS = "the fusion has to return two arrays of one length: documents of the lists, ascending, and their scores, finite"
+FAULTS = {  # of a name in the module: the command that meets it, its exit code and words
+    "none": (f"{FUSE}none", 2, ARRAYS),
+    "not_a_number": (f"{FUSE}not_a_number", 2, ARRAYS),
+    "Outside": (f"{SEARCH} --expert global", 2, "global: its engine returned row 10"),
+    "Unsure": (f"{SEARCH} --expert global", 2, "global: its engine returned a score that is NaN"),
+    "Doubtful": (f"{SEARCH} --fuse exact-sum --output runs", 3, "a sum of scores is NaN"),
+    "NoExpert": ("init --model tiny --arch my_faulty:NoExpert --output ckpt", 2, "my_faulty:NoExpert: has no expert"),
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("vector", "--objective returned a loss of shape [2] with a gradient"),
-        ("constant", "--objective returned a loss of shape [] without a gradient"),
-    ],
-)
-def test_what_an_own_objective_returns_is_checked(faulty, moeir, tiny_model, toy, name, message) -> None:
+@pytest.mark.parametrize("name", FAULTS)
+def test_what_own_code_returns_is_checked(faulty, moeir, bm25_index, encodings, tiny_model, toy, name) -> None:
+    command, code, message = FAULTS[name]
+    (faulty / "tiny").symlink_to(tiny_model)
+    moeir("search", "--index", bm25_index, "--queries", toy / "test-queries.tsv", "--output", "run.trec")
+    if command.startswith("search"):
+        assert moeir("index", "--encodings", encodings, "--engine", f"global=my_faulty:{name}", "--output", "idx").code == 0
+    result = moeir(*command.split())
+    assert result.code == code and message in result.stderr and result.stdout == ""
+
+
+@pytest.mark.parametrize(("name", "words"), [("vector", "[2] with a gradient"), ("constant", "[] without a gradient")])
+def test_what_an_own_objective_returns_is_checked(faulty, moeir, tiny_model, toy, name, words) -> None:
     result = train(moeir, toy, tiny_model, faulty / "ckpt", "--arch", "dense", "--objective", f"my_faulty:{name}")
-    assert result.code == 2 and message in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("Outside", "global: its engine returned row 10"),
-        ("Unsure", "global: its engine returned a score that is NaN"),
-    ],
-)
-def test_what_an_own_engine_finds_is_checked(faulty, moeir, encodings, name, message) -> None:
-    assert moeir("index", "--encodings", encodings, "--engine", f"global=my_faulty:{name}", "--output", faulty / "idx").code == 0
-    result = moeir("search", "--index", faulty / "idx", "--query", "owl", "--depth", 3, "--expert", "global", "--code", "my_faulty")
-    assert result.code == 2 and message in result.stderr
-
-
-@pytest.mark.parametrize(("name", "code", "message"), [("Doubtful", 3, "a sum of scores is NaN")])
-def test_a_score_that_is_nan_is_never_left_out_of_an_exact_sum(faulty, moeir, encodings, name, code, message) -> None:
-    assert moeir("index", "--encodings", encodings, "--engine", f"global=my_faulty:{name}", "--output", faulty / "idx").code == 0
-    search = ("search", "--index", faulty / "idx", "--query", "owl", "--depth", 3, "--code", "my_faulty")
-    result = moeir(*search, "--fuse", "exact-sum", "--output", faulty / "runs")
-    assert result.code == code and message in result.stderr
-
-
-def test_an_architecture_without_experts_is_refused(faulty, moeir, tiny_model) -> None:
-    result = moeir("init", "--model", tiny_model, "--arch", "my_faulty:NoExpert", "--output", faulty / "ckpt")
-    assert result.code == 2 and "my_faulty:NoExpert: has no expert" in result.stderr
+    assert result.code == 2 and f"--objective returned a loss of shape {words}" in result.stderr
 
 
 FORMAT = '''

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import shlex
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import moeir as package
 from moeir import hub as hub_module
 from moeir.artifacts import manifests
 from moeir.artifacts.manifests import MANIFEST
-from tests.conftest import run_in_subprocess
 from tests.hub_server import TOKEN, StandIn, StoredRepository
 from tests.stage_scenarios import list_leftovers
 
@@ -131,7 +129,7 @@ def test_runs_are_pulled_as_a_folder_or_a_file(hub, folder, run, moeir):
 
 
 def test_checkpoints_of_every_kind_compute_what_they_computed(hub, folder, run, tiny_model_with_head, moeir):
-    for number, arch in enumerate(("cross-encoder", "splade", "coil", "dense:encoders=separate", "sbmoe:experts=2")):
+    for number, arch in enumerate(("cross-encoder", "coil", "dense:encoders=separate")):
         run(f"init --model {tiny_model_with_head} --arch {arch} --document-length 20 --query-length 12 --output ckpt{number}")
         run(f"push --input ckpt{number} --repo anna/ckpt --corpus toy/corpus.jsonl --seed 7")
         report = run(f"pull --repo anna/ckpt --output pulled{number} --verify")
@@ -169,44 +167,28 @@ def test_a_repository_without_a_sample_is_pulled_and_cannot_be_verified(hub, fol
         same_content(folder / name, folder / f"pulled-{name}")
 
 
-def test_a_download_that_breaks_off_goes_on_within_the_file(hub, folder, run):
-    run("push --input came --repo anna/came")
-    hub.fail("GET", "/elsewhere/", "close", 3)
-    run("pull --repo anna/came --output pulled")
-    same_content(folder / "came", folder / "pulled")
-    assert hub.tokens_elsewhere == []
-
-
 FAULTS = {  # method, path, kind of a fault; exit code and words
     "the weights break off": ("GET", "/elsewhere/", "close", 1, "the Hub or the connection failed"),
-    "a text file breaks off": ("GET", "/resolve/.*vocab.txt", "close", 1, "run the same command again to continue"),
     "the Hub is down": ("GET", "/api/models/", 500, 1, "failed (Server error '500"),
-    "a file fails": ("HEAD", "vocab.txt", 503, 1, "run the same command again to continue"),
     "a file is gone": ("HEAD", "vocab.txt", 404, 4, "(404)"),
-    "access is lost": ("HEAD", "vocab.txt", 401, 2, "the Hub refuses access (401)"),
     "a byte flips in the weights": ("GET", "/elsewhere/", "flip", 4, "model.safetensors is not the file of its manifest"),
-    "a byte flips in a text file": ("GET", "vocab.txt", "flip", 4, "vocab.txt is not the file of its manifest"),
     "a byte flips in the manifest": ("GET", "manifest.json", "flip", 4, "error: anna/came: manifest.json: damaged"),
-    "the Hub is silent": ("GET", "/api/models/", "silent", 1, "the Hub or the connection failed (timed out)"),
-    "a page answers": ("GET", "/api/models/", b"<html>", 1, "the Hub or the connection failed (Expecting value"),
 }
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_pull_that_fails_leaves_no_product_and_the_same_command_again_succeeds(name, hub, folder, run, moeir, monkeypatch):
+def test_a_pull_that_fails_leaves_no_product_and_the_same_command_again_succeeds(name, hub, folder, run, moeir):
     method, path, kind, code, words = FAULTS[name]
     run("push --input came --repo anna/came")
-    hub.fail(method, path, kind, 1 if kind == "flip" or isinstance(kind, bytes) else RETRY)
+    hub.fail(method, path, kind, 1 if kind == "flip" else RETRY)
     command = ("pull", "--repo", "anna/came", "--output", "pulled")
-    with monkeypatch.context() as patch:
-        if kind == "silent":
-            patch.setattr("moeir.hub.SECONDS_OF_SILENCE", 2.0)
-        check_failure(moeir(*command), code, words)
+    check_failure(moeir(*command), code, words)
     assert not (folder / "pulled").exists()
     result = moeir("info", "pulled")
     assert result.code == 4
     done = [request for request in hub.requests if request.startswith("GET") and "config.json" in request]
     assert not done or "unfinished: run the same pull command again to continue" in result.stderr
+    assert hub.tokens_elsewhere == []
     hub.faults.clear()
     hub.requests.clear()
     assert moeir(*command).code == 0
@@ -288,18 +270,6 @@ def test_what_exists_is_not_replaced_and_what_is_pulled_is_not_pulled_again(hub,
     assert "license" not in (folder / "first" / "README.md").read_text()
 
 
-def test_a_damaged_product_is_repaired_by_pull(hub, folder, run, moeir):
-    run("push --input came --repo anna/came")
-    run("pull --repo anna/came --output pulled")
-    content = bytearray((folder / "pulled" / "vocab.txt").read_bytes())
-    content[-2] ^= 1
-    (folder / "pulled" / "vocab.txt").write_bytes(content)
-    result = moeir("encode", "--model", "pulled", "--corpus", "toy/corpus.jsonl", "--output", "x")
-    check_failure(result, 4, "run moeir pull again with --force")
-    run("pull --repo anna/came --output pulled --force")
-    same_content(folder / "came", folder / "pulled")
-
-
 def test_what_is_here_already_is_verified(hub, folder, run, moeir):
     run("push --input idx --repo anna/idx")
     run("pull --repo anna/idx --output pulled")
@@ -354,15 +324,6 @@ def test_the_functions_return_the_address_and_the_product(hub, folder):
     assert repr(checkpoint).startswith("RetrievalModel(pulled: came")
     searcher = package.pull(repo="anna/idx", model=checkpoint, output="pulled-idx")
     assert searcher.search(["who hunts mice"], 1)[0]
-
-
-def test_the_environment_leads_to_the_hub(hub, folder):
-    environment = {"HF_ENDPOINT": hub.address, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1", "HF_TOKEN": TOKEN}
-    for command in ("push --input bm25 --repo anna/bm25 --corpus toy/corpus.jsonl", "pull --repo anna/bm25 --output pulled --verify"):
-        result = run_in_subprocess(*command.split(), **environment)
-        assert result.code == 0, result.stderr
-    assert result.stdout == "" and f"{SCORED}bm25 0" in result.stderr
-    assert sys.modules["huggingface_hub"].constants.HF_HUB_DISABLE_XET is True
 
 
 def test_what_is_larger_than_it_may_be_is_not_downloaded(hub, folder, run, moeir, monkeypatch):

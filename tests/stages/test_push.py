@@ -177,15 +177,11 @@ def test_files_of_another_tool_are_not_replaced(name, hub, folder, moeir):
 
 FAULTS = {  # method, path, kind and times of a fault; exit code and words
     "the Hub is down": ("POST", "/api/repos/create", 500, 1, 1, "the Hub or the connection failed (Server error '500"),
-    "it fails for a while": ("POST", "/preupload/", 503, RETRY, 1, "failed (Server error '503"),
     "the upload breaks off": ("PUT", "/lfs/", "close", RETRY, 1, "the Hub or the connection failed"),
     "the upload is refused": ("PUT", "/lfs/", 403, 1, 2, "the Hub refuses access (403)"),
     "the commit fails": ("POST", "/commit/main", 500, 1, 1, "run the same command again to continue"),
-    "the commit breaks off": ("POST", "/commit/main", "close", 1, 1, "the Hub or the connection failed"),
     "another push came between": ("POST", "/commit/main", 412, 1, 1, "412"),
     "something else answers": ("POST", "/api/repos/create", b"<html>", 1, 1, "the Hub or the connection failed (Expecting value"),
-    "the Hub is silent": ("POST", "/api/repos/create", "silent", 1, 1, "the Hub or the connection failed (timed out)"),
-    "the upload is not taken": ("PUT", "/lfs/", "silent", RETRY, 1, "failed (timed out)"),
     "the commit is not answered": ("POST", "/commit/main", "silent", 1, 1, "failed (timed out)"),
 }
 

@@ -112,7 +112,7 @@ def test_tensorboard_has_every_step_and_forgets_what_a_kill_has_taken_back(sourc
 
 
 def test_an_alarm_comes_at_its_step_whatever_was_killed_before(sources, tmp_path, monkeypatch):
-    for name, value in {"WINDOW": 3, "COLLAPSE_ABOVE": -1.0, "COLLAPSE_ENDS_BELOW": -2.0}.items():
+    for name, value in {"WINDOW": 3, "COLLAPSE_ABOVE": -1.0}.items():
         monkeypatch.setattr(training_monitor, name, value)
     with monkeypatch.context() as patch:
         kill_before_step(patch, 2)

@@ -112,13 +112,14 @@ def test_a_search_leaves_the_number_of_threads_of_torch_alone() -> None:
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("count", [1, 3, 20, 49, 51, 150])
-def test_few_terms_and_many_are_summed_in_the_same_order(count):
+@pytest.mark.parametrize(("count", "vocabulary"), [(1, 205), (20, 205), (150, 2**16 + 205)])
+def test_few_terms_and_many_are_summed_in_the_same_order(count, vocabulary):
+    """Vocabularies of 16 and 32 bits."""
     generator = np.random.default_rng(count)
     documents = [dict(zip(range(200), generator.random(200).astype(np.float32).tolist(), strict=True)) for _ in range(70)]
     chosen = sorted(generator.permutation(205)[:count].tolist())  # the last ones are in no document
     query = dict(zip(chosen, generator.random(count).astype(np.float32).tolist(), strict=True))
-    rows, scores = build_index(pack(documents, 205)).search(pack([query], 205), 60)
+    rows, scores = build_index(pack(documents, vocabulary)).search(pack([query], vocabulary), 60)
     expected = []
     for document in documents:
         total = 0.0

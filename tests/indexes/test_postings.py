@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from functools import partial
 
 import numba
 import numpy as np
@@ -16,7 +15,6 @@ from moeir.errors import ArtifactError, UsageError
 from moeir.indexes.base import read_settings
 from moeir.indexes.bm25 import Bm25
 from moeir.indexes.inverted import Inverted
-from moeir.indexes.postings import _quantise_weights, _sort_by_impact
 from moeir.representations.sparse import Sparse
 from tests.oracles import search as oracle
 
@@ -94,18 +92,6 @@ def test_a_search_may_have_read_all_files_of_the_index(tmp_path, monkeypatch):
     assert sum(np.load(path).nbytes for path in tmp_path.glob("*.npy")) in sizes
 
 
-def test_steps_bound_weights_from_above_by_less_than_one_step():
-    weights = np.random.default_rng(0).random(1000).astype(np.float32) + np.float32(1e-6)
-    steps, highest = _quantise_weights(weights, np.full(1000, weights.max())).astype(np.float64), float(weights.max())
-    assert (weights <= steps * highest / 255 * (1 + 1e-12)).all() and (weights >= (steps - 1) * highest / 255 * (1 - 1e-12)).all()
-    assert steps.max() == 255 and steps.min() == 1
-
-
-def test_a_window_is_arranged_by_term_then_impact_then_document():
-    offsets, steps, counts = _sort_by_impact(np.array([0, 2, 4, 5]), np.array([0, 2, 0, 2, 2]), np.array([5, 7, 9, 7, 8], np.uint8), 4)
-    assert (offsets.tolist(), steps.tolist(), counts.tolist()) == ([1, 0, 2, 0, 1], [9, 5, 8, 7, 7], [2, 0, 3, 0])
-
-
 texts = st.lists(st.dictionaries(st.integers(0, 5), st.integers(1, 900).map(lambda number: number / 64)), min_size=1, max_size=12)
 
 
@@ -156,13 +142,6 @@ def test_an_index_saved_after_a_search_is_the_one_saved_before(tmp_path):
         assert (one == other).all() if file.suffix == ".npy" else one == other
 
 
-def test_an_index_of_an_earlier_version_is_refused(tmp_path):
-    build_index(skewed_texts(50, 8, 12), 64).save(tmp_path)
-    (tmp_path / "highest.npy").unlink()
-    with pytest.raises(ArtifactError, match=r"highest.npy: damaged: expected an array, found no file; run"):
-        Inverted.open(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("name", "position", "value", "words"),
     [
@@ -201,19 +180,3 @@ def test_negative_weights_and_repeated_terms_are_scored_as_they_are():
     assert (rows.tolist(), scores.tolist()) == ([[2, 1, 0]], [[2.0, 1.0, -1.0]])
     index = build_index(documents, 64)
     assert index.score_pairs(queries, np.array([0, 0, 0]), np.array([1, 0, 2])).tolist() == [1.0, -1.0, 2.0]
-
-
-@pytest.mark.parametrize("query_terms", [3, 49])
-@pytest.mark.parametrize("vocabulary", [300, 2**16 + 300])
-def test_scores_of_short_and_long_documents_and_queries(query_terms, vocabulary):
-    """Vocabularies of 16 and 32 bits."""
-    generator = np.random.default_rng(7)
-    lengths = [1, 2, 31, 32, 96, 200, 31]
-    pick = partial(generator.choice, np.append(np.arange(250), vocabulary - 1 - np.arange(50)), replace=False)
-    documents = [{int(term): float(np.float32(generator.exponential())) for term in pick(length)} for length in lengths]
-    query = {int(term): float(np.float32(generator.exponential())) for term in pick(query_terms)}
-    index = build_index(_pack(documents, vocabulary), 2**16)
-    rows, scores = index.search(_pack([query], vocabulary), len(lengths))
-    expected = oracle.top_rows(oracle.sparse(query, documents), range(len(lengths)), len(lengths))
-    assert rows[0, : len(expected)].tolist() == [row for row, _ in expected]
-    assert scores[0, : len(expected)].tolist() == pytest.approx([score for _, score in expected], rel=1e-6)

@@ -95,8 +95,8 @@ def filter_full_ranking(index, queries, rows, depth):
     return expected_rows, expected_scores
 
 
-@pytest.mark.parametrize("count", [1, 7, 120, 270, 299, 300])
-@pytest.mark.parametrize("depth", [1, 6, 60, 300])
+@pytest.mark.parametrize("count", [1, 120, 299, 300])
+@pytest.mark.parametrize("depth", [1, 60, 300])
 def test_a_subset_has_the_full_ranking_without_the_others(built, count, depth):
     index, _, queries, id_ranks = built
     rows = np.sort(np.random.default_rng(count).choice(DOCUMENTS, count, replace=False))
@@ -209,7 +209,3 @@ def test_stored_documents_come_before_others(built, tmp_path):
             again.add(shard)
         again.save(tmp_path / name)
     assert read_files(tmp_path / "stored") == read_files(tmp_path / "new")
-
-
-def test_numbers_that_tie_are_among_the_scores():
-    assert len(np.unique(random_numbers(100, seed=1).numpy())) < 30

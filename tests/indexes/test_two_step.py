@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from moeir.indexes import two_step, vector_store
+from moeir.indexes import vector_store
 from moeir.indexes.two_step import TopKPool
 from moeir.indexes.vector_store import VectorStore
 
@@ -34,14 +34,6 @@ def test_a_pool_keeps_the_best_of_all_that_is_pushed_to_it_or_its_parts(kind, si
             rows = pools[0].rows[line][keep[line]]
             assert torch.equal(own[rows], pools[0].scores[line][keep[line]]) and len(rows.unique()) == len(rows)
             assert len(rows) == min(len(near), size) and certain[line] == (len(near) < size or size >= 200)
-
-
-def test_positive_scores_are_compared_by_their_bits_only_where_all_cuts_are_positive():
-    scores = torch.tensor([[-1.0, 0.5, 2.0, -0.0], [-3.0, -2.0, 1.0, 0.0]])
-    for kind in (torch.float32, torch.bfloat16):
-        for cuts in ([0.5, 1.0], [1.0, 0.0], [0.5, -2.5], [-torch.inf, 0.5]):
-            limits = torch.tensor(cuts)[:, None]
-            assert two_step._is_above(scores.to(kind), limits).tolist() == (scores > limits).tolist()
 
 
 def test_a_pool_is_certain_only_if_nobody_outside_is_within_the_margin():

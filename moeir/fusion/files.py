@@ -50,8 +50,6 @@ def read_fusion(path: Path) -> SavedFusion:
         variants.resolve_spec("fusion", fusion.method)
         if version != FORMAT:
             raise ValueError(f"format {version!r}")
-    except OSError as problem:
-        raise DataError(f"{path}: cannot be read: {problem.strerror}") from None
     except (ValueError, KeyError, TypeError, RecursionError, UsageError) as problem:
         raise DataError(f"{path}: not a fusion of format {FORMAT} ({problem}); expected what moeir calibrate writes") from None
     return fusion

@@ -119,7 +119,7 @@ def build_examples(runs: Sequence[Run], qrels: Qrels, depth: int) -> FusionExamp
         ranks = score_lists.align(lists, lambda one: one.ranks.astype(np.float64), score_lists.zero_for_missing)[1]
         within_depth = ((ranks > 0) & (ranks <= depth)).any(axis=0)
         documents, scores = documents[within_depth], scores[:, within_depth]
-        query_rows, gains = documents // lists[0].width, _gains(lists[0], documents, ids, qrels)
+        query_rows, gains = documents // lists[0].width, _lookup_gains(lists[0], documents, ids, qrels)
         totals = np.bincount(query_rows, gains, minlength=len(lists[0].queries))
         has_gain = totals > 0
         used_queries += [query for query, is_used in zip(lists[0].queries, has_gain.tolist(), strict=True) if is_used]
@@ -135,7 +135,7 @@ def build_examples(runs: Sequence[Run], qrels: Qrels, depth: int) -> FusionExamp
     return FusionExamples(all_scores / list_spread[:, None], list_spread, np.cumsum(all_sizes) - all_sizes, targets, used_queries)
 
 
-def _gains(lists: ScoreLists, documents: NDArray[np.int64], ids: Ids, qrels: Qrels) -> Float64s:
+def _lookup_gains(lists: ScoreLists, documents: NDArray[np.int64], ids: Ids, qrels: Qrels) -> Float64s:
     """The gain of each of `documents` for its query: its grade if above 0, as in nDCG, else 0."""
     grades = [(row, name, grade) for row, query in enumerate(lists.queries) for name, grade in qrels[query].items() if grade > 0]
     codes = ids.lookup([name for _, name, _ in grades])

@@ -117,8 +117,7 @@ class MaxSim(TwoStepIndex, Index):
     def _exact_scores_by_loops(self, tokens: torch.Tensor, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """`_exact_pair_scores` of pairs, on the CPU: tokens [Q, L, D], query [P], text [P] -> float64 [P]."""
         bounds = self._rounding_bounds(tokens).masked_fill(~tokens.any(dim=2), -1.0)  # a token of zeros adds exactly 0
-        blocks = [tokens.contiguous(), tokens.transpose(1, 2).contiguous(), bounds]
-        arrays = [as_uint16(self._vectors[:]), self._texts.starts.numpy(), *(block.numpy() for block in blocks)]
+        arrays = [as_uint16(self._vectors[:]), self._texts.starts.numpy(), tokens.contiguous().numpy(), bounds.numpy()]
         scores, threads = np.empty(len(rows)), max(1, min(torch.get_num_threads(), len(rows) // PAIRS_PER_THREAD))
         parts = np.array_split(np.arange(len(rows)), threads)
 

@@ -76,11 +76,11 @@ def exact_pair_dots(float16_bits: Any, queries: Any, query: Any, rows: Any, scor
 
 @njit_cached(nogil=True)
 def exact_maxsim_pairs(
-    float16_bits: Any, starts: Any, tokens: Any, columns: Any, bounds: Any, query: Any, rows: Any, scores: Any
+    float16_bits: Any, starts: Any, tokens: Any, bounds: Any, query: Any, rows: Any, scores: Any
 ) -> None:
     """Exact MaxSim Σ_i max_j of chosen pairs, −∞ without tokens: bits [T, D], starts [N + 1], query [P], rows [P] -> scores float64 [P].
 
-    The tokens of the queries come as float32 [Q, L, D] and, as `columns`, [Q, D, L]. `bounds` [Q, L]: how far below a token's largest
+    The tokens of the queries are float32 [Q, L, D]. `bounds` [Q, L]: how far below a token's largest
     float32 product the largest exact one can be; a negative bound marks a token of zeros, which adds nothing. Only products within the
     bound are computed in float64.
     """
@@ -95,7 +95,7 @@ def exact_maxsim_pairs(
             for dimension in range(width):
                 vector[dimension] = from_float16(document[dimension])
         for begin in range(0, last - first, step):
-            np.dot(values[begin : begin + step], columns[block_row], products[begin : begin + step])
+            np.dot(values[begin : begin + step], tokens[block_row].T, products[begin : begin + step])
         largest = np.full(length, np.float32(-np.inf))
         for j in range(last - first):
             row = products[j]

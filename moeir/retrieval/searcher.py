@@ -259,7 +259,11 @@ def open_index(
     counts = [manifests.read_counts(one) for one in paths]
     _check_compatible(paths, counts)
     recorded = counts[0].get("checkpoint")
-    target = "cpu" if recorded is None and device == "auto" else _select_device(device)  # without torch, which takes a second to load
+    target = "cpu"
+    if recorded is not None or device != "auto":
+        from moeir.backbones.device import select_device  # with torch, which takes a second to load
+
+        target = select_device(device)
     if model is not None and "checkpoint" not in counts[0]:
         raise UsageError(f"--model {model}: {paths[0]} this index has no checkpoint; leave --model out")
     folders = [IndexFolder.read(one, facts) for one, facts in zip(paths, counts, strict=True)]
@@ -285,12 +289,6 @@ def open_index(
         checkpoint.pack_for_inference(precision)
     searcher = Searcher(paths, all_ids, engines, order, checkpoint, precision, target)
     return searcher if sum(map(len, rows)) == len(all_ids) else searcher._select_rows(np.concatenate(rows))
-
-
-def _select_device(device: str) -> str:
-    from moeir.backbones.device import select_device
-
-    return select_device(device)
 
 
 def _open_segments(folder: IndexFolder, device: str) -> Iterator[dict[str, Index]]:

@@ -85,7 +85,7 @@ def test_pairs_of_bm25_score_the_very_number_of_the_search():
     deepen=st.booleans(),
     random=st.randoms(use_true_random=False),
 )
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 def test_proven_ranks_are_those_of_the_sum_over_all_documents(seed, names, count, depth, deepen, random):
     id_ranks = random.sample(range(count), count)
     engines = build_index({name: random_texts(name, count, seed + 1) for name in names}, np.array(id_ranks))

@@ -84,7 +84,7 @@ def test_a_checkpoint_opened_beside_rewrites_is_one_of_the_two(tiny_model, tmp_p
     """The length is in one file of a checkpoint, the sizes of the heads in others."""
     init = ("init", "--model", tiny_model, "--output", tmp_path / "ckpt", "--force")
     with rewriting(tmp_path / "log", (*init, "--arch", "dense", "--document-length", 12), (*init, "--arch", "colbert:dim=8")):
-        for _ in range(8):
+        for _ in range(4):
             checkpoint = open_checkpoint(tmp_path / "ckpt")
             assert (checkpoint.input_config.document_length == 12) == ("global" in checkpoint.architecture.representation_kinds)
 

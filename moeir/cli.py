@@ -61,9 +61,9 @@ def build_app(stages: Sequence[str] = STAGES) -> typer.Typer:
         stage = stage_class(name)
         help_text = " ".join((inspect.getdoc(stage) or "").split())
         short_help = help_text.split(". ")[0].rstrip(".")
-        app.command(name=name, cls=GroupedCommand, help=help_text, short_help=short_help, no_args_is_help=_has_required(stage))(
-            _build_command(stage)
-        )
+        has_required = any(setting.required for setting in settings.list_settings(stage))
+        add_command = app.command(name=name, cls=GroupedCommand, help=help_text, short_help=short_help, no_args_is_help=has_required)
+        add_command(_build_command(stage))
     return app
 
 
@@ -82,10 +82,6 @@ def _root_callback(
     version: bool = typer.Option(False, "--version", help="Print the version and exit.", callback=_print_version, is_eager=True),
 ) -> None:
     """Options before a stage."""
-
-
-def _has_required(stage: type[base.Stage]) -> bool:
-    return any(setting.required for setting in settings.list_settings(stage))
 
 
 def _build_command(stage: type[base.Stage]) -> Callable[..., None]:

@@ -106,6 +106,8 @@ class Browser:
         """Click the middle of an element."""
         element = f"document.querySelector({json.dumps(selector)})"
         self.evaluate(f"{element}.scrollIntoView({{block: 'center', behavior: 'instant'}})")
+        frames = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"  # until the page is drawn where it is
+        self.send("Runtime.evaluate", expression=frames, awaitPromise=True)
         box = self.evaluate(f"(box => [box.x + box.width / 2, box.y + box.height / 2])({element}.getBoundingClientRect())")
         for kind in ("mousePressed", "mouseReleased"):
             self.send("Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1)

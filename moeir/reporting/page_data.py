@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from ir_measures import Measure
 
 from moeir.errors import DataError
-from moeir.evaluation import measures, result_tables, significance
+from moeir.evaluation import result_tables, significance
 from moeir.records import lines, texts
 from moeir.records.qrels import Qrels
 from moeir.records.runs import Run
@@ -28,11 +27,6 @@ QueryPage = dict[str, Any]
 RunMeasureValues = Mapping[str, Mapping[str, Mapping[str, float]]]  # run → measure → query → value
 
 
-def evaluate_runs(runs: Mapping[str, Run], qrels: Qrels, wanted: Sequence[Measure]) -> dict[str, dict[str, dict[str, float]]]:
-    """Value of each measure for each judged query, by run."""
-    return {name: measures.evaluate_run(run, qrels, wanted) for name, run in runs.items()}
-
-
 def comparison_table(by_run: RunMeasureValues, queries: Sequence[str]) -> dict[str, Any]:
     """By measure: mean, low and high of each run, p of each pair of runs, values [run][query] as integers."""
     names = list(next(iter(by_run.values()), ()))
@@ -41,14 +35,14 @@ def comparison_table(by_run: RunMeasureValues, queries: Sequence[str]) -> dict[s
     p_values = {base: result_tables.Comparison(against=(base,)).p_values(labelled) for base in by_run}
     return {
         "measures": names,
-        "means": [[_mean_with_interval([of_run[measure][query] for query in queries]) for of_run in by_run.values()] for measure in names],
+        "means": [[_compute_interval([of_run[measure][query] for query in queries]) for of_run in by_run.values()] for measure in names],
         "p": [[[p_values[base].get((all_queries, name, base, measure)) for name in by_run] for base in by_run] for measure in names],
         "p_header": result_tables.DEFAULT_COMPARISON.p_header,
         "values": [[[round(of_run[measure][query] * VALUE_SCALE) for query in queries] for of_run in by_run.values()] for measure in names],
     }
 
 
-def _mean_with_interval(sample: Sequence[float]) -> tuple[float, float, float]:
+def _compute_interval(sample: Sequence[float]) -> tuple[float, float, float]:
     """The mean and its 95 % interval."""
     return math.fsum(sample) / len(sample), *significance.confidence_interval(sample, is_measure=True)
 
@@ -151,7 +145,7 @@ def training_charts(trainings: Sequence[TrainingRun]) -> list[dict[str, Any]]:
     for training in trainings:
         watch, charts = training.monitor, []
         for title, curves in group_curves(watch).items():
-            points = [[[step, _round_coordinate(value / unit)] for step, value in watch[fact].points()] for fact, unit in curves.values()]
+            points = [[[step, float(f"{value / unit:.5g}")] for step, value in watch[fact].points()] for fact, unit in curves.values()]
             charts.append({"title": title, "curves": [{"label": label, "points": own} for label, own in zip(curves, points, strict=True)]})
         alarms = [str(alarm) for alarm in watch.alarms]
         data.append({"name": training.name, "steps": watch.step, "finished": training.finished, "charts": charts, "alarms": alarms})
@@ -175,9 +169,6 @@ def read_projection(path: Path) -> dict[str, Any]:
     if len(axes) < 2 or not np.isfinite(points).all():
         raise DataError(f"{name}: expected numbers in the columns x and y, as moeir analyze projection writes them")
     names = list(dict.fromkeys(groups))
-    places = [[_round_coordinate(number) for number in point] for point in points.tolist()]
+    places = [[float(f"{number:.5g}") for number in point] for point in points.tolist()]
     return {"groups": names, "of": [names.index(group) for group in groups], "ids": ids, "sides": sides, "places": places}
 
-
-def _round_coordinate(number: float) -> float:
-    return float(f"{number:.5g}")

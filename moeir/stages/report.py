@@ -142,7 +142,7 @@ class Report(Stage):
         runs_by_name = read_runs(self.run)
         requested = [measures.parse_measure(text) for text in self.measure]
         with name_source(self.qrels):
-            values = page_data.evaluate_runs(runs_by_name, grades, requested)
+            values = {name: measures.evaluate_run(run, grades, requested) for name, run in runs_by_name.items()}
         pages = page_data.QueryPages(runs_by_name, grades, self.depth)
         query_texts = {text.id: text for text in self._read_texts(self.queries) if text.id in grades}
         return pages, query_texts, page_data.comparison_table(values, pages.queries)

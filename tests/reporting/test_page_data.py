@@ -78,7 +78,8 @@ def test_reasons_are_told_in_columns_with_every_word_once():
 def test_a_table_has_every_pair_of_runs():
     runs = {"one": Run.from_hits({"a": {"x": 2, "y": 1}, "b": {"x": 1}}), "two": Run.from_hits({"a": {"y": 2, "x": 1}, "b": {"x": 1}})}
     table = page_data.comparison_table(
-        page_data.evaluate_runs(runs, {"a": {"y": 1}, "b": {"x": 1}}, [measures.parse_measure("RR@10")]), ["b", "a"]
+        {name: measures.evaluate_run(run, {"a": {"y": 1}, "b": {"x": 1}}, [measures.parse_measure("RR@10")]) for name, run in runs.items()},
+        ["b", "a"],
     )
     assert table["measures"] == ["RR@10"] and table["values"] == [[[10000, 5000], [10000, 10000]]]
     assert [one[0] for one in table["means"][0]] == [0.75, 1.0]

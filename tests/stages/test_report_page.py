@@ -229,7 +229,7 @@ def test_a_set_of_runs_and_a_bubble_show_their_queries_and_the_theme_turns(opene
     opened.evaluate("document.querySelector('#scatter svg').focus()")
     opened.press("ArrowRight", "Enter")
     assert "lexical " in opened.evaluate("document.getElementById('count').textContent")
-    opened.evaluate("document.querySelector('#count button').click()")
+    opened.click("#count button")
     assert opened.evaluate("document.getElementById('count').textContent") == "6 queries"
     paper = "getComputedStyle(document.body).backgroundColor"
     opened.set_color_scheme("light")

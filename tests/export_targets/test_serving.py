@@ -89,7 +89,7 @@ def export(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Callable
     return make
 
 
-def run_loader(folder: Path, location: Path, *arguments: str, kill_after: int | None = None, code: int = 0) -> str:
+def run_loader(folder: Path, location: Path, *arguments: str, kill_after: int | None = None) -> str:
     """`python load.py LOCATION` as a user runs it; with `kill_after`, SIGKILL before so many batches more are stored."""
     command = [str(folder / "load.py")]
     if kill_after is not None:
@@ -98,8 +98,8 @@ def run_loader(folder: Path, location: Path, *arguments: str, kill_after: int | 
     process = subprocess.run(
         [sys.executable, *command, str(location), *arguments], capture_output=True, text=True, timeout=300, check=False
     )
-    assert process.returncode == (-9 if kill_after is not None else code), process.stderr
-    return process.stdout if code == 0 else process.stderr
+    assert process.returncode == (-9 if kill_after is not None else 0), process.stderr
+    return process.stdout
 
 
 KILLED = """
@@ -160,12 +160,13 @@ def location_of(engine: str, folder: Path) -> Path:
 
 
 @engines
+@pytest.mark.parametrize("kills", [(1,), pytest.param((1, 9), marks=pytest.mark.torture)])
 def test_after_kills_every_expert_finds_what_moeir_finds(
-    engine: str, export: Callable[[str], Path], served: Served, tmp_path: Path
+    engine: str, kills: tuple[int, ...], export: Callable[[str], Path], served: Served, tmp_path: Path
 ) -> None:
     folder, location = export(engine), location_of(engine, tmp_path)
-    run_loader(folder, location, kill_after=1)  # in the middle of a batch
-    run_loader(folder, location, kill_after=9)  # when all documents are stored
+    for batches in kills:  # in the middle of a batch, and when all documents are stored
+        run_loader(folder, location, kill_after=batches)
     assert run_loader(folder, location, "--replace") == "300 documents are loaded\n"
     collection = open_collection(engine, folder, location)
     lists = search_engine(collection, served, **({"candidates": 16384} if engine == "milvus" else {}))
@@ -229,7 +230,9 @@ def test_a_changed_export_is_not_loaded(export: Callable[[str], Path], tmp_path:
         file.unlink()
     else:
         file.write_text(change(file.read_text(encoding="utf-8")), encoding="utf-8")
-    assert words in run_loader(tmp_path / "export", tmp_path / "qdrant", code=1) and not (tmp_path / "qdrant" / "collection").exists()
+    with pytest.raises(SystemExit, match=words):
+        load_documents(open_collection("qdrant", tmp_path / "export", tmp_path / "qdrant"), "here", folder=tmp_path / "export")
+    assert not list((tmp_path / "qdrant").glob("collection/*"))
 
 
 @engines
@@ -288,7 +291,7 @@ def test_the_readmes_program_writes_a_run_of_each_expert_and_a_fused_one(
     words = (folder / "README.md").read_text().split("in Python:\n\n")[1].split("\nQueries are in float32")[0]
     location = re.search(r'LancedbTable\("(.*)"\)', words)
     assert location is not None
-    run_loader(folder, folder / location[1])
+    load_documents(open_collection("lancedb", folder, folder / location[1]), "here", folder=folder)
     program = textwrap.dedent(words).replace("what do owls hunt", served.queries["q1"])
     ended = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=300, check=False)
     assert ended.returncode == 0, ended.stderr

@@ -8,15 +8,12 @@ import functools
 import hashlib
 import json
 import logging
-import os
 import random
 import resource
 import signal
-import sys
 import tempfile
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -305,62 +302,14 @@ def iterate_outcomes(name: str, target: Target, cases: int, seed: int, folder: P
             yield run_case(limited, content, folder), content
 
 
-def fuzz(name: str, target: Target, cases: int, seed: int) -> Results:
-    """Run seeded cases of a target; the first failing input of each message."""
-    with tempfile.TemporaryDirectory() as folder:
-        return _collect(iterate_outcomes(name, target, cases, seed, Path(folder)))
-
-
-def _collect(outcomes: Iterable[tuple[str, bytes]]) -> Results:
+def fuzz(name: str, target: Target, cases: int, seed: int, folder: Path) -> Results:
+    """Run seeded cases of a target in a folder, where one that ends the process stays; the first failing input of each message."""
     counts, failures = Counter[str](), dict[str, bytes]()
-    for outcome, content in outcomes:
+    for outcome, content in iterate_outcomes(name, target, cases, seed, folder):
         counts[outcome if outcome in ("accepted", "refused") else "failed"] += 1
         if outcome not in ("accepted", "refused"):
             failures.setdefault(outcome, content)
     return counts, list(failures.items())
-
-
-def fuzz_in_child(name: str, target: Target, cases: int, seed: int) -> Results:
-    """The same in forked children: a case that ends its process, or does not end in the code of a library, is a failure, too."""
-    outcomes: list[tuple[str, bytes]] = []
-    assert len(target.seeds)
-    while len(outcomes) < cases:
-        with tempfile.TemporaryDirectory() as text:
-            folder = Path(text)
-            lines, case = folder / "outcomes.jsonl", folder / target.file
-            lines.touch()
-            end = _wait_for_child(_fork_cases(name, target, cases - len(outcomes), seed + len(outcomes), folder, lines), case)
-            outcomes += [(outcome, bytes.fromhex(content)) for outcome, content in map(json.loads, lines.read_text().splitlines())]
-            if end:
-                outcomes.append((end, case.read_bytes() if case.exists() else b""))
-    return _collect(outcomes)
-
-
-def _fork_cases(name: str, target: Target, cases: int, seed: int, folder: Path, lines: Path) -> int:
-    sys.stdout.flush()
-    if child := os.fork():
-        return child
-    code = 1
-    try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # a library's own words
-        with open(lines, "w", encoding="utf-8", buffering=1) as file:
-            for outcome, content in iterate_outcomes(name, target, cases, seed, folder):
-                file.write(json.dumps((outcome, "" if outcome in ("accepted", "refused") else content.hex())) + "\n")
-        code = 0
-    finally:
-        os._exit(code)
-
-
-def _wait_for_child(child: int, case: Path) -> str:
-    """How a child ended that did not end well; it is killed when it stays with a case."""
-    while not (ended := os.waitpid(child, os.WNOHANG))[0]:
-        time.sleep(0.05)
-        if case.exists() and time.time() - case.stat().st_mtime > 2 * SECONDS:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            return f"does not end within {2 * SECONDS} s, nor by a signal"
-    code = os.waitstatus_to_exitcode(ended[1])
-    return f"ends its process with {code}" if code else ""
 
 
 def save_failures(name: str, failures: list[tuple[str, bytes]]) -> None:

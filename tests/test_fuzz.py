@@ -1,8 +1,6 @@
 """A slice of the fuzzing of readers, every input that once failed, and that the fuzzer finds what fails."""
 
 import json
-import os
-import signal
 from pathlib import Path
 
 import pytest
@@ -15,17 +13,17 @@ TARGETS = fuzz.list_targets()
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_mutated_inputs_are_read_or_refused(name):
+def test_mutated_inputs_are_read_or_refused(name, tmp_path):
     cases = 15 if name in fuzz_artifacts.READERS else 60
-    counts, failures = fuzz.fuzz(name, TARGETS[name], cases, seed=0)
+    counts, failures = fuzz.fuzz(name, TARGETS[name], cases, 0, tmp_path)
     assert failures == []
     assert counts.total() == cases and counts["refused"]
 
 
 @pytest.mark.torture
 @pytest.mark.parametrize("name", TARGETS)
-def test_many_mutated_inputs_are_read_or_refused(name, record_property):
-    counts, failures = fuzz.fuzz_in_child(name, TARGETS[name], 20_000, seed=1)
+def test_many_mutated_inputs_are_read_or_refused(name, record_property, tmp_path):
+    counts, failures = fuzz.fuzz(name, TARGETS[name], 20_000, 1, tmp_path)
     record_property("faults", (name, {"mutated inputs": tuple(counts[column] for column in ("accepted", "refused", "failed"))}))
     fuzz.save_failures(name, failures)
     assert failures == []
@@ -56,38 +54,13 @@ def read_carelessly(path: Path) -> None:
         pass
 
 
-def test_the_fuzzer_finds_errors_and_loops_without_an_end(monkeypatch):
+def test_the_fuzzer_finds_errors_and_loops_without_an_end(monkeypatch, tmp_path):
     monkeypatch.setattr(fuzz, "SECONDS", 0.05)
     target = Target(read_carelessly, "x.json", (b'{"depth": 1}',))
-    counts, failures = fuzz.fuzz("careless", target, 300, seed=0)
+    counts, failures = fuzz.fuzz("careless", target, 300, 0, tmp_path)
     messages = {message.split(":")[0] for message, _ in failures}
     assert counts["accepted"] and counts["refused"] and counts["failed"] and messages >= {"KeyError", "TypeError", "Hang"}
-    assert fuzz.fuzz("careless", target, 300, seed=0)[1] == failures
-
-
-def read_fatally(path: Path) -> None:
-    content = path.read_bytes()
-    if content[:1] == b"[":
-        os.kill(os.getpid(), signal.SIGKILL)
-    while content[:1] == b"(":
-        pass
-
-
-@pytest.fixture
-def blocked_alarms():
-    """The child inherits it: no timer ends a case of it."""
-    earlier = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
-    yield
-    signal.pthread_sigmask(signal.SIG_SETMASK, earlier)
-
-
-def test_a_process_that_ends_or_stays_is_a_failure_and_the_other_cases_are_run(blocked_alarms, monkeypatch):
-    monkeypatch.setattr(fuzz, "SECONDS", 0.5)
-    monkeypatch.setattr(fuzz, "TOKENS", (b"[", b"("))
-    counts, failures = fuzz.fuzz_in_child("fatal", Target(read_fatally, "x", (b" ab",)), 60, seed=0)
-    messages = {content[:1]: message for message, content in failures}
-    assert messages == {b"[": "ends its process with -9", b"(": "does not end within 1.0 s, nor by a signal"}
-    assert counts.total() == 60
+    assert fuzz.fuzz("careless", target, 300, 0, tmp_path)[1] == failures
 
 
 def test_a_case_may_not_fill_the_memory(tmp_path, monkeypatch):

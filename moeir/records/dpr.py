@@ -56,8 +56,9 @@ def read_array(name: str, numbered: NumberedLines) -> Iterator[tuple[str, dict[s
 
 
 def read_questions(name: str, numbered: NumberedLines) -> Iterator[tuple[str, dict[str, Any]]]:
-    """`file:line` and text record of each entry of an array, as by `question_record`."""
-    return ((where, question_record(entry, position)) for position, (where, entry) in enumerate(read_array(name, numbered)))
+    """`file:line` and text record of each entry of an array: with an id, if it has a question."""
+    for position, (where, entry) in enumerate(read_array(name, numbered)):
+        yield where, {**entry, "_id": _question_id(entry, position)} if "question" in entry else entry
 
 
 def read_example_records(name: str, numbered: NumberedLines) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -70,15 +71,6 @@ def read_example_records(name: str, numbered: NumberedLines) -> Iterator[tuple[s
             yield where, record
     if skipped:
         log.warning("%s: %s questions without a positive context are left out", name, f"{skipped:,}")
-
-
-def question_record(entry: dict[str, Any], position: int) -> dict[str, Any]:
-    """An entry as a text record: with an id, if it has a question.
-
-    >>> question_record({"question": "who?", "answers": ["she"]}, 7)["_id"]
-    7
-    """
-    return {**entry, "_id": _question_id(entry, position)} if "question" in entry else entry
 
 
 def example_record(entry: dict[str, Any], position: int, where: str) -> dict[str, Any] | None:

@@ -220,12 +220,8 @@ def read_records(source: str, *, plain_lines: bool = False) -> Iterator[tuple[st
             yield where, record
     else:
         with lines.open_lines(source) as numbered:
-            yield from _read_lines(source, numbered, plain_lines)
-
-
-def _read_lines(source: str, numbered: Iterator[tuple[int, str]], plain_lines: bool) -> Iterator[tuple[str, Any]]:
-    form, contents = split_records(source, numbered, plain_lines=plain_lines)
-    return ((where, form.parse(content, where)) for where, content in contents)
+            form, contents = split_records(source, numbered, plain_lines=plain_lines)
+            yield from ((where, form.parse(content, where)) for where, content in contents)
 
 
 class TextForm(NamedTuple):
@@ -239,7 +235,12 @@ class TextForm(NamedTuple):
         """The record of a line of JSON or of the columns of a row; DataError if it is broken."""
         if isinstance(content, str):
             return parse_json(content, where)
-        return parse_row(content, self.names, where) if isinstance(content, list) else content
+        if isinstance(content, dict):
+            return content
+        if len(content) != len(self.names):
+            actual = lines.describe_markup(content[0]) or len(content)
+            raise DataError(f"{where}: expected {len(self.names)} tab-separated columns ({', '.join(self.names)}), found {actual}")
+        return dict(zip(self.names, content, strict=True))
 
 
 def split_records(source: Path | str, numbered: Iterator[tuple[int, str]], *, plain_lines: bool = False) -> tuple[TextForm, Contents]:
@@ -299,14 +300,6 @@ def parse_header(first: str, where: str) -> list[str]:
         expected = f"expected one of {', '.join(ID_FIELDS)} and one of {', '.join(TEXT_FIELDS)}"
         raise DataError(f"{where}: {problem}; {expected}; rename the columns, or delete the line if they are id and text")
     return []
-
-
-def parse_row(columns: Sequence[str], names: Sequence[str], where: str) -> dict[str, Any]:
-    """The columns of a line as a record."""
-    if len(columns) != len(names):
-        actual = lines.describe_markup(columns[0]) or len(columns)
-        raise DataError(f"{where}: expected {len(names)} tab-separated columns ({', '.join(names)}), found {actual}")
-    return dict(zip(names, columns, strict=True))
 
 
 def _read_irds(source: str) -> Iterator[tuple[str, Any]]:

@@ -97,12 +97,15 @@ def read_triples(path: Path) -> Iterator[tuple[str, Example]]:
     for where, row in texts.read_json_lines(path) if is_json else _read_tab_rows(path):
         if not isinstance(row, list) or len(row) < 2:
             raise DataError(f"{where}: expected a query, a positive and negatives, as a list or between tabs")
-        query, *entries = (entry if isinstance(entry, list) and len(entry) == 2 else (entry, None) for entry in row)
-        ids = tuple(texts.parse_id(document, where) for document, _ in entries)
-        scores = tuple(parse_float32(str(score), where) for _, score in entries if score is not None)
-        if len(scores) not in (0, len(ids)):
-            raise DataError(f"{where}: expected a score of every document or of none")
-        yield where, Example(texts.parse_id(query[0], where), ids[:1], ids[1:], positive_scores=scores[:1], negative_scores=scores[1:])
+        query, *documents = row
+        pairs = [entry for entry in documents if isinstance(entry, list) and len(entry) == 2]
+        if pairs:
+            if len(pairs) < len(documents):
+                raise DataError(f"{where}: expected a score of every document or of none")
+            documents = [document for document, _ in pairs]
+        scores = tuple(parse_float32(str(score), where) for _, score in pairs)
+        ids = tuple([texts.parse_id(document, where) for document in documents])
+        yield where, Example(texts.parse_id(query, where), ids[:1], ids[1:], positive_scores=scores[:1], negative_scores=scores[1:])
 
 
 def _read_tab_rows(path: Path) -> Iterator[tuple[str, list[str]]]:

@@ -130,13 +130,14 @@ class _Group:
     def add(self, where: str, row: Example, lose: Callable[[str, str], object]) -> None:
         self.rows += 1
         self.query = self.query or row.query
-        pairs = [(self.query, row.query)] if self.query and row.query else []
-        for earlier, text in [*pairs, *((self.passages.setdefault(text.id, text), text) for text in row.passages)]:
-            if earlier.content != text.content:
+        for text in row.passages if row.query is None else (row.query, *row.passages):
+            earlier = self.query if text is row.query else self.passages.setdefault(text.id, text)
+            if earlier is not None and earlier.content != text.content:
                 raise DataError(f"{where}: {text.id!r} has another text before; different texts need other ids")
         for positive in row.positive_ids:
             self.negatives.setdefault(positive, {}).update(dict.fromkeys(row.negative_ids))
-        if [name for name, score in row.teacher_scores.items() if self.scores.setdefault(name, score) != score]:
+        teacher = row.teacher_scores if row.positive_scores else {}
+        if teacher and [name for name, score in teacher.items() if self.scores.setdefault(name, score) != score]:
             lose(where, "another score of a passage than on an earlier line")
         if self.rows > 1:
             self._drop_fields(where, row, lose)

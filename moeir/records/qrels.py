@@ -16,6 +16,7 @@ from moeir.records.ids import parse_id
 Qrels: TypeAlias = dict[str, dict[str, int]]
 
 MAX_GRADE = 10**15 - 1  # exact in float64
+_WHOLE_NUMBER = re.compile("[+-]?[0-9]{1,15}")
 _GRADE_HEADERS = {"score", "grade", "rel", "relevance", "label", "qrel"}
 ROW_FIELDS = {  # of `hf:` and `irds:` sources, by what they hold
     "query": ("query-id", "query_id", "qid"),
@@ -142,6 +143,6 @@ def parse_grade(value: Any, where: str) -> int:
     if isinstance(number, bool) or (isinstance(number, float) and number.is_integer()):
         number = int(number)
     text = str(number)
-    if re.fullmatch("[+-]?[0-9]{1,15}", text) is None:
+    if _WHOLE_NUMBER.fullmatch(text) is None:
         raise DataError(f"{where}: grade is not a whole number of at most 15 digits: {text[:40]!r}")
     return int(text)

@@ -48,8 +48,17 @@ MORE_TESTS = {  # of modules that no test imports, or not all that matter
     "stages/run_arguments": "stages/test_fuse stages/test_evaluate", "retrieval/explain": "stages/test_search_explain",
     "retrieval/run_files": "stages/test_search",
 }  # fmt: skip
+MORE_TESTS |= {  # of packages whose files are tested through the commands
+    "analysis/attribution": "stages/test_fuse", "analysis/result": "stages/test_analyze", "data_sources": "test_data_sources",
+    "hub": "stages/test_push stages/test_pull", "parsing": "test_parsing test_settings", "records/remote_rows": "test_data_sources",
+    **dict.fromkeys(("reporting/explanations", "reporting/html_page", "reporting/page_data"), "stages/test_report"),
+    **dict.fromkeys(("reranking/candidates", "reranking/score_journal", "reranking/scoring"), "stages/test_rerank"),
+    "settings": "test_cli", "console": "test_cli stages/test_outputs", "variants": "test_own_code",
+    "retrieval/searcher": "stages/test_search stages/test_exact_sum", "mining": "stages/test_mine_negatives",
+    "stages/base": "stages/test_outputs stages/test_next_command",
+}  # fmt: skip
+OPTIONS = "test_docs.py::test_the_pages_about_the_program_are_the_programs"  # of the modules whose options and defaults the pages show
 HAVE_OPTIONS = ("indexes/bm25", "indexes/faiss", "fusion/formulas", "training/objectives")
-MORE_TESTS |= dict.fromkeys(HAVE_OPTIONS, "test_docs.py::test_the_pages_about_the_program_are_the_programs")
 NEVER = ("tests/device/", "tests/examples/", "tests/stages/", "tests/test_")  # other machines, whole programs, tests of the whole tree
 
 SWAPPED = {"min": "max", "amin": "amax", "minimum": "maximum", "argmin": "argmax", "mean": "sum", "any": "all", "floor": "ceil"}
@@ -157,18 +166,20 @@ def choose(count: int, seed: int, packages: Sequence[str] = PACKAGES) -> dict[st
 
 
 def tests_of(module: str) -> tuple[list[str], list[str]]:
-    """What can kill a mutant of moeir/PACKAGE/NAME.py: its examples, the tests of its name and MORE_TESTS; and others that import it."""
+    """What can kill a mutant of moeir/PACKAGE/NAME.py: examples, tests of its name, MORE_TESTS; others of its package or that import it."""
     path = Path(module).relative_to("moeir").with_suffix("").as_posix()
     package, name = ".".join(Path(module).parts[:-1]), Path(module).stem
     imports = re.compile(rf"{re.escape(package)}\.{name}\b|from {re.escape(package)} import [^\n]*\b{name}\b")
     files = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "tests").glob("**/test_*.py"))]
-    prefixes = [f"tests/{Path(path).parent / f'test_{name}'}", *(f"tests/{prefix}" for prefix in MORE_TESTS.get(path, "").split())]
+    has_options = path in HAVE_OPTIONS or path.startswith(("stages/", "architectures/"))
+    more = [*MORE_TESTS.get(path, "").split(), *([OPTIONS] if has_options else [])]
+    prefixes = [f"tests/{Path(path).parent / f'test_{name}'}", *(f"tests/{prefix}" for prefix in more)]
     named = [module] if ">>>" in (ROOT / module).read_text() else []
     named += [file for file in files if file.startswith(tuple(prefixes))] + [prefix for prefix in prefixes if "::" in prefix]
     others = [file for file in files if not file.startswith(NEVER) and imports.search((ROOT / file).read_text())]
-    if not named and not others:  # a module that is reached by its package alone
-        others = [file for file in files if file.startswith(f"tests/{path.split('/')[0]}/")]
-    return named, [file for file in others if file not in named]
+    if "/" in path and not path.startswith("stages/"):  # what is reached by its package
+        others += [file for file in files if file.startswith(f"tests/{path.split('/')[0]}/")]
+    return named, [file for file in dict.fromkeys(others) if file not in named]
 
 
 class Copy:

@@ -8,9 +8,11 @@ import atexit
 import json
 import os
 import socket
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cache
@@ -166,8 +168,10 @@ class ProcessGroup:
                 with _translate_peer_errors():
                     dist.all_reduce(flat, group=self.tensor_group)
                 for one, part in zip(bucket, flat.split([one.numel() for one in bucket]), strict=True):
-                    one.grad = torch.empty_like(one) if one.grad is None else one.grad
-                    one.grad.copy_(part.view_as(one))
+                    if one.grad is None:
+                        one.grad = part.view_as(one).clone()
+                    else:
+                        one.grad.copy_(part.view_as(one))
 
     def broadcast_weights(self, model: nn.Module) -> None:
         """Copy the main process's weights to every process."""
@@ -203,8 +207,10 @@ class ProcessGroup:
         """In the main process: receive the messages of all, None for a lost process, and send them to all."""
         began, messages = time.monotonic(), [message, *[None] * (self.size - 1)]
         for rank in range(1, self.size):
-            with suppress(RuntimeError):  # stays None, which the others are sent below
+            try:
                 messages[rank] = self._receive(rank, self.timeout - timedelta(seconds=time.monotonic() - began))
+            except RuntimeError:
+                continue  # stays None, which the others are sent below
         for rank in range(1, self.size):
             if messages[rank] is not None:
                 self._send(messages, rank)
@@ -214,9 +220,10 @@ class ProcessGroup:
         """In the other processes: send the message and receive those of all; None for the main process, if it is lost."""
         try:
             self._send(message, 0)
-            return list(self._receive(0, self.timeout * 2))
+            messages: list[Any] = self._receive(0, self.timeout * 2)
         except RuntimeError:
             return [None, *[message] * (self.size - 1)]
+        return messages
 
     def _send(self, message: Any, rank: int) -> None:
         text = torch.frombuffer(bytearray(json.dumps(message).encode()), dtype=torch.uint8)
@@ -250,9 +257,9 @@ def init_process_group(device: str) -> ProcessGroup:
     on_cuda = resolve_device(device) != "cpu"
     own = select_device(f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}" if on_cuda else "cpu")
     if not dist.is_initialized():
-        dist.init_process_group("nccl" if on_cuda else "gloo", timeout=SETUP_TIMEOUT)
+        _call_in_thread(lambda: dist.init_process_group("nccl" if on_cuda else "gloo", timeout=SETUP_TIMEOUT))
         atexit.register(destroy_process_group)
-    group = dist.new_group(backend="gloo", timeout=SETUP_TIMEOUT)
+    group = _call_in_thread(lambda: dist.new_group(backend="gloo", timeout=SETUP_TIMEOUT))
     process_group, host_name = ProcessGroup(dist.get_rank(), size, own, ("",) * size, group), socket.gethostname()
     locations = process_group.all_gather_object([host_name, os.getpid(), process_group.device], "the start")
     names = (f"{host}, process {process}" + (f", {its_device}" if on_cuda else "") for host, process, its_device in locations)
@@ -261,6 +268,20 @@ def init_process_group(device: str) -> ProcessGroup:
         if on_cuda:
             _check_devices(device, [f"{its_device} of {host}" for host, _, its_device in locations])
     return process_group
+
+
+def _call_in_thread(function: Callable[[], Any]) -> Any:
+    """Call the function in a thread and return its result. Ctrl-C ends the wait, where torch itself goes on connecting after a signal."""
+    result = Future[Any]()
+
+    def run() -> None:
+        try:
+            result.set_result(function())
+        except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
+            result.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return result.result()
 
 
 def destroy_process_group() -> None:

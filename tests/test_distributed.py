@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import time
 
 import numpy as np
@@ -17,7 +18,7 @@ from moeir.representations.multivector import MultiVector
 from moeir.training import objectives, retrieval_task, text_stream
 from moeir.training.sampling import ShardSpec, shard_texts
 from moeir.training.token_cache import TokenCache
-from tests.processes import assert_same_training, read_metrics, run_captured, run_processes
+from tests.processes import assert_same_training, free_port, read_metrics, reset_process_state, run_captured, run_processes
 from tests.training.toy_examples import make_examples, write_collection
 
 CAME = ("came:shared_layers=2,local_dim=8,normalise=true", "competitive:standardised=0.4,flops_query=1e-3,flops_document=1e-3")
@@ -283,6 +284,43 @@ def test_a_collective_that_another_process_leaves_names_that_process():
 
     first, second = run_processes(2, gathered)
     assert second is None and "process 1 of 2" in first and "has terminated" in first
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_ctrl_c_ends_the_wait_for_a_process_that_never_comes(rank):
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", free_port()))
+        address = listener.getsockname()
+        if rank == 0:
+            listener.close()
+        else:
+            listener.listen()
+        if (child := os.fork()) == 0:
+            wait_for_the_others(rank, address[1])
+        if rank == 0:
+            wait_until(lambda: socket.socket().connect_ex(address) == 0)
+        else:
+            listener.accept()
+        os.kill(child, signal.SIGINT)
+        try:
+            wait_until(lambda: os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None)
+        finally:
+            os.kill(child, signal.SIGKILL)
+            _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 130
+
+
+def wait_for_the_others(rank, port):
+    """In a child process: wait for another process of the training and exit, with 130 after Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "RANK": str(rank), "LOCAL_RANK": str(rank)}
+    try:
+        reset_process_state()
+        init_process_group("cpu")
+    except KeyboardInterrupt:
+        os._exit(130)
+    finally:
+        os._exit(1)
 
 
 def test_processes_have_a_device_each():

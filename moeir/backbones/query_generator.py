@@ -65,6 +65,8 @@ class QueryGenerator:
         tokens, rows = max(vocabulary.values()) + 1, self._model.config.vocab_size
         if tokens > rows:
             raise ArtifactError(f"{self.folder}: its tokenizer has {tokens} tokens, its model {rows}; expected those of one model")
+        if self._tokenizer.encode("").ids[-1:] != [self._model.config.eos_token_id]:
+            raise ArtifactError(f"{self.folder}: its tokenizer ends no text with the model's eos_token_id; expected that of the weights")
         self._unused_rows = list(range(tokens, rows)) or None
         if len(self._tokenizer.encode(prefix).ids) >= max_input:
             raise UsageError(f"--max-input {max_input}: the prefix and the end token leave no room for a passage")

@@ -59,7 +59,7 @@ class TextTokenizer:
         if len(empty_text_ids) < 2:
             raise ArtifactError(f"{self.folder}: its tokenizer adds no special tokens; expected an encoder's tokenizer")
         mask_name = mask_name.get("content") if isinstance(mask_name, dict) else mask_name
-        masks = map(self._tokenizer.token_to_id, (str(mask_name), *MASK_TOKENS))
+        masks = map(self._tokenizer.token_to_id, (str(mask_name or MASK_TOKENS[0]), *MASK_TOKENS))
         return SpecialTokens(
             beginning=empty_text_ids[0],
             separator=empty_text_ids[-1],

@@ -50,8 +50,9 @@ def test_the_likeliest_words_are_those_of_greedy_decoding(t5_model):
     assert write_queries(t5_model, Sampling(queries=1, length=8, top_k=1), *passages) == expected
 
 
-def test_half_precision_writes_too(t5_model):
-    assert len(write_queries(t5_model, Sampling(queries=8, length=6), dtype=torch.bfloat16)[0]) > 3
+@pytest.mark.parametrize("options", [{"top_k": 0, "top_p": 1.0}, {"top_k": 0}, {"top_p": 1.0}], ids=str)
+def test_half_precision_writes_too_with_and_without_filters(options, t5_model):
+    assert len(write_queries(t5_model, Sampling(queries=8, length=6, **options), dtype=torch.bfloat16)[0]) > 3
 
 
 def garble(**facts):
@@ -75,6 +76,7 @@ BAD = [
     (lambda folder: os.truncate(folder / "model.safetensors", 1000), "cannot be opened as a sequence-to-sequence model"),
     (garble(model_type="bert"), "cannot be opened as a sequence-to-sequence model"),
     (garble(num_layers=3), "weights are missing, first encoder.block.2"),
+    (garble(eos_token_id=7), "ends no text with the model's eos_token_id"),
     (garble(d_ff=32), "cannot be opened as a sequence-to-sequence model"),
     (garble(vocab_size=4), "cannot be opened as a sequence-to-sequence model"),
     (not_finite, "cannot generate; check its weights"),

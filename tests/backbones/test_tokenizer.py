@@ -158,6 +158,14 @@ def test_a_folder_without_a_tokenizer_is_refused(tmp_path):
         TextTokenizer(tmp_path)
 
 
+def test_a_word_none_is_not_the_mask_of_a_folder_that_names_none(tmp_path):
+    write_bert(tmp_path)
+    with open(tmp_path / "vocab.txt", "a") as file:
+        file.write("None\n")
+    reader = TextTokenizer(tmp_path)
+    assert reader.id_to_token(reader.special_tokens.mask) == "[MASK]"
+
+
 def test_a_vocabulary_file_with_a_line_twice_is_read(tmp_path):
     rows = write_bert(tmp_path)
     with open(tmp_path / "vocab.txt", "a") as file:

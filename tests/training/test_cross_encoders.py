@@ -1,9 +1,7 @@
-"""Training of cross-encoders: losses by hand; in parts and by several processes as the plain step; the same bytes after a kill."""
+"""Training of cross-encoders: losses by hand; in parts and by several processes as the plain step."""
 
 import json
 import math
-import os
-import signal
 
 import numpy as np
 import pytest
@@ -13,7 +11,7 @@ from moeir.architectures.base import EncoderOutput
 from moeir.architectures.initialize import build_checkpoint
 from moeir.errors import UsageError
 from moeir.representations.dense import Dense
-from moeir.training import objectives, retrieval_task
+from moeir.training import objectives
 from tests.oracles import training as oracles
 from tests.processes import assert_same_training, read_metrics, run_captured, run_processes
 from tests.training.toy_examples import animal_text, assert_same_gradients, make_examples, take_step, tokenize_in_memory, write_collection
@@ -127,7 +125,7 @@ def shop(tmp_path_factory):
 def learn(shop, tiny_model, tiny_model_without_dropout, tmp_path):
     """`learn(size, *options)`: a training by so many processes -> its folder, and the result of each."""
 
-    def learned(size, *options, name=None, killed=None, dropout=True):
+    def learned(size, *options, name=None, dropout=True):
         output = tmp_path / (name or f"by-{size}")
         sources = ("--train", shop / "train.jsonl", "--corpus", shop / "documents.tsv", "--queries", shop / "queries.tsv")
         sizes = ("--batch-size", 2, "--negatives", 3, "--steps", 4, "--learning-rate", 2e-4, "--dtype", "float32", "--device", "cpu")
@@ -135,21 +133,7 @@ def learn(shop, tiny_model, tiny_model_without_dropout, tmp_path):
         model = ("--model", weights, "--arch", "cross-encoder", "--query-length", 12, "--document-length", 28)
         command = ("finetune", *model, "--objective", "lce", *sources, *sizes, *options, "--output", output)
 
-        def trained(rank):
-            outcome = retrieval_task.RetrievalTask.compute_loss
-
-            def late(self, batch):
-                if batch == killed:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return outcome(self, batch)
-
-            retrieval_task.RetrievalTask.compute_loss = late
-            try:
-                return run_captured(*command)
-            finally:
-                retrieval_task.RetrievalTask.compute_loss = outcome
-
-        results = [trained(0)] if size == 1 and killed is None else run_processes(size, trained)
+        results = [run_captured(*command)] if size == 1 else run_processes(size, lambda rank: run_captured(*command))
         return output, results
 
     return learned
@@ -168,16 +152,6 @@ def test_processes_share_a_group_and_learn_what_one_does(learn, shop):
     assert_same_training(alone, four)
     card = (alone / "README.md").read_text()
     assert "Objective `lce`, 4 steps" in card and "moeir rerank --model CHECKPOINT" in card
-
-
-def test_a_killed_training_goes_on_to_the_same_bytes(learn, shop):
-    whole, results = learn(1, *dev_flags(shop), name="whole")
-    assert results[0]["code"] == 0, results
-    output, results = learn(1, *dev_flags(shop), "--save-minutes", 1e-9, name="killed", killed=3)
-    assert results == [None] and not output.exists()
-    _, results = learn(1, *dev_flags(shop), "--save-minutes", 1e-9, name="killed")
-    assert "continuing after step" in results[0]["stderr"]
-    assert (output / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 
 
 def test_what_the_training_measures_is_what_rerank_and_evaluate_say(learn, shop, moeir, tmp_path):

@@ -44,10 +44,6 @@ def test_forms_of_the_field_read_alike(tmp_path, name, content):
     assert list(texts.read_texts(tmp_path / name)) == [Text("1", "owl"), Text("02", "bat")]
 
 
-def test_title_and_text_are_one_content():
-    assert [text.content for text in (Text("1", "b", "a"), Text("1", "b"), Text("1", "", "a"), Text("1", " "))] == ["a b", "b", "a", ""]
-
-
 def test_an_empty_text_is_kept_on_request(tmp_path):
     (tmp_path / "a.tsv").write_text("1\t \n2\tx\n")
     assert [text.id for text in texts.read_texts(tmp_path / "a.tsv", keep_empty=True)] == ["1", "2"]
@@ -233,8 +229,6 @@ def table(tmp_path):
     [
         ({"_id": None, "text": "bat"}, "@dev: row 2, column '_id': id is not a string: null"),
         ({"_id": "a b", "text": "bat"}, "@dev: row 2, column '_id': id with white space: 'a b'; expected one word, as in a run"),
-        ({"_id": "", "text": "bat"}, "@dev: row 2, column '_id': id is blank"),
-        ({"_id": "b\x07", "text": "bat"}, "@dev: row 2, column '_id': id with a control character: 'b\\x07'; expected one word"),
         ({"_id": "b", "text": None}, "@dev: row 2: text is not a string: null"),
         ({"_id": "owl", "text": "bat"}, "@dev: row 2: duplicate id 'owl'; ids must be unique"),
     ],

@@ -4,6 +4,7 @@ import logging
 import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from moeir.records.qrels import Qrels
     from moeir.records.runs import Run
 
+comparison_option = partial(option, group="Comparison of runs")
 log = logging.getLogger(__name__)
 FORMS = ("auto", "table", "markdown", "latex", "tsv", "jsonl", "json")
 TABLE_FORMS = ("table", "markdown", "latex")
@@ -66,29 +68,25 @@ class Evaluate(Stage):
         "texts", "With --group-by: the queries, if --answers lacks the field.", None, aliases=("--topics",), needs=("group_by",)
     )
     per_query: bool = option("Report the value of every query, too.", False, aliases=("-q",), group="Measures")
-    test: str = option(
+    test: str = comparison_option(
         "p-values against the first run: t (paired), randomisation or none.",
         "t",
         choices=("t", "randomisation", "none"),
-        group="Comparison of runs",
     )
-    correction: str = option(
+    correction: str = comparison_option(
         "Correction of p-values over all runs and measures: holm, bonferroni, bh (Benjamini and Hochberg) or none.",
         "holm",
         choices=("holm", "bonferroni", "bh", "none"),
-        group="Comparison of runs",
     )
-    against: tuple[str, ...] = option(
+    against: tuple[str, ...] = comparison_option(
         "A run of this call, by its name or path: mark what is significantly better than it, instead of p-values against the first; "
         "repeat the flag.",
         (),
-        group="Comparison of runs",
     )
-    effect_size: bool = option("Report the difference to the first run and Cohen's d, too.", False, group="Comparison of runs")
-    intervals: bool = option(
+    effect_size: bool = comparison_option("Report the difference to the first run and Cohen's d, too.", False)
+    intervals: bool = comparison_option(
         "Report 95 % confidence intervals of the means, too (Student's t of the logit, so within 0 and 1).",
         False,
-        group="Comparison of runs",
     )
     compat: str | None = option(
         "Compute measures as another tool does: trec_eval, beir, mteb or msmarco.",

@@ -66,15 +66,6 @@ def test_every_operator_yields_what_it_says_and_words_for_people_are_left_alone(
     assert not [mutant for mutant in all_mutants(SAMPLE) if mutant.line in untouched]
 
 
-@pytest.mark.parametrize("old, new", [
-    ("a < b", {"a <= b", "a > b"}), ("a > b", {"a >= b", "a < b"}), ("a >= b", {"a > b", "a <= b"}), ("a == b", {"a != b"}),
-    ("a is  not b", {"a is b"}), ("a not in b", {"a in b"}), ("(a) * (b)", {"(a) / (b)"}), ("a // b", {"a * b"}), ("a << b", {"a >> b"}),
-    ("a & b", {"a | b"}), ("'x' + a", set()), ("a % (b,)", set()), ("a < b < c", {"a <= b < c", "a > b < c", "a < b <= c", "a < b > c"}),
-    ("x.argmin()", {"x.argmax()"}), ("sum(a)", set()), ("all(a)", {"any(a)"}), ("x(axis=0)", {"x(axis=1)", "x(axis=-1)"}),
-])  # fmt: skip
-def test_an_expression_has_these_mutants(old, new):
-    one_value = {mutant.after for mutant in all_mutants(f"y = {old}") if not mutant.operator.startswith("number +")}
-    assert one_value == {f"y = {expression}" for expression in new}
 
 
 def test_mutants_of_real_modules_compile_and_differ_in_one_place():

@@ -23,7 +23,7 @@ SHALLOW = {
     "COUNTS": "3 6",
 }
 SHALLOW |= {"LEARN_STEPS": 2, "COTMAE_STEPS": 2, "GATE": -100, "GATE_STEPS": 2, "COTMAE_GATE_STEPS": 2, "CHECKPOINT_EVERY": 1}
-SHALLOW |= {"LEARN_BATCH": 4, "COTMAE_BATCH": 4, "SPAN_LENGTH": 16, "PER_SPAN": 2, "SHARDS": 2}  # of pre-training
+SHALLOW |= {"LEARN_BATCH": 4, "COTMAE_BATCH": 4, "SPAN_LENGTH": 16, "PER_SPAN": 2}  # of pre-training
 SHALLOW |= {"BM25_DEPTH": 8, "MINING_DEPTH": 8, "DEPTH": 10, "VALIDATION": 0.4, "THRESHOLD": 1, "PROJECTION": "tsne:perplexity=3"}
 SHALLOW |= {"ROUTINGS": "dpr role token-2", "HARD": "role", "RATES": "3e-5 5e-5", "GRID": "0.5 2.0", "ROWS": "mote siamese separate"}
 REPEATED = ("lce_msmarco_doc.sh", "cot_mote_msmarco.sh")

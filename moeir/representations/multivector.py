@@ -62,13 +62,12 @@ class MultiVector(PackedRepresentation):
         return torch.cat(pairs) if pairs else self.vectors.new_zeros(0)
 
     def prune(self, options: Mapping[str, Any]) -> Self:
-        return self.pool_tokens(options["pool_factor"]) if "pool_factor" in options else self
-
-    def pool_tokens(self, factor: int) -> Self:
-        """Reduce M vectors of a text to ⌈M / factor⌉ cluster means, in the order of their first tokens (Clavié et al. 2024).
+        """Reduce M vectors of a text to ⌈M / pool_factor⌉ cluster means, in the order of their first tokens (Clavié et al. 2024).
 
         Clusters come from Ward's linkage of the normalised vectors; means are not normalised again.
         """
+        if (factor := options.get("pool_factor", 1)) == 1:
+            return self
         vectors, bounds = self.vectors.float().cpu(), self.starts.tolist()
         directions = torch.nn.functional.normalize(vectors).double().numpy()
         cluster_ids, starts = [np.empty(0, np.int64)], [0]

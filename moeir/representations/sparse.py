@@ -56,14 +56,10 @@ class Sparse(PackedRepresentation):
         return (self.to_matrix() * documents.to_matrix()).sum(-1)
 
     def prune(self, options: Mapping[str, Any]) -> Self:
-        wanted = [options.get(name) for name in self.pruning_options]
-        return self if wanted == [None, None] else self.top_terms(*wanted)
-
-    def top_terms(self, max_terms: int | None = None, min_weight: float | None = None) -> Self:
-        """Keep the `max_terms` largest weights of each text (ties: the lower term) that are at least `min_weight`."""
+        """Keep the `terms` largest weights of each text (ties: the lower term) that are at least `least_weight`."""
         texts, weights = self.text_indices(), self.weights.abs()
-        selected = ~(weights < (0.0 if min_weight is None else min_weight))
-        if max_terms is not None:
+        selected = ~(weights < options.get("least_weight", 0.0))
+        if (max_terms := options.get("terms")) is not None:
             order = weights.argsort(descending=True, stable=True)
             order = order[texts[order].argsort(stable=True)]
             selected[order] &= torch.arange(len(order), device=order.device) - self.starts[texts] < max_terms

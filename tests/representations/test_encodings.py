@@ -20,24 +20,25 @@ seeds = st.integers(0, 10_000)
 
 def test_the_heaviest_terms_by_hand():
     encoded = Sparse.from_matrix(torch.tensor([[0.5, 2.0, 0.0, 0.5, 1.0], [0.0, 0.0, 0.0, 0.0, 0.0], [0.1, 0.0, 0.0, 0.0, 0.0]]))
-    assert to_lists(encoded.top_terms(3)) == [{0: 0.5, 1: 2.0, 4: 1.0}, {}, {0: pytest.approx(0.1)}]
-    assert to_lists(encoded.top_terms(min_weight=0.5)) == [{0: 0.5, 1: 2.0, 3: 0.5, 4: 1.0}, {}, {}]
-    assert to_lists(encoded.top_terms(1, 0.5)) == [{1: 2.0}, {}, {}]
+    assert to_lists(encoded.prune({"terms": 3})) == [{0: 0.5, 1: 2.0, 4: 1.0}, {}, {0: pytest.approx(0.1)}]
+    assert to_lists(encoded.prune({"least_weight": 0.5})) == [{0: 0.5, 1: 2.0, 3: 0.5, 4: 1.0}, {}, {}]
+    assert to_lists(encoded.prune({"terms": 1, "least_weight": 0.5})) == [{1: 2.0}, {}, {}]
 
 
 @quick
 @given(seed=seeds, most=st.none() | st.integers(1, 6), least=st.none() | st.floats(0.03125, 2.0, width=32))
 def test_the_heaviest_terms_are_those_of_a_sort(seed, most, least):
     encoded = random_texts("sparse", 4, seed)
-    assert to_lists(encoded.top_terms(most, least)) == [oracles.prune_terms(text, most, least) for text in to_lists(encoded)]
+    options = {name: value for name, value in (("terms", most), ("least_weight", least)) if value is not None}
+    assert to_lists(encoded.prune(options)) == [oracles.prune_terms(text, most, least) for text in to_lists(encoded)]
 
 
 def test_pooling_by_hand():
     """Two tokens point up and one right, another text is one token: ⌈3/2⌉ and ⌈1/2⌉ vectors stay."""
     encoded = MultiVector(torch.tensor([[0.0, 2.0], [4.0, 0.0], [0.0, 4.0], [1.0, 1.0]]), torch.tensor([0, 3, 4]))
-    assert to_lists(encoded.pool_tokens(2)) == [[[0.0, 3.0], [4.0, 0.0]], [[1.0, 1.0]]]
-    assert to_lists(encoded.pool_tokens(9)) == [[[pytest.approx(4 / 3), 2.0]], [[1.0, 1.0]]]
-    assert to_lists(encoded.pool_tokens(1)) == to_lists(encoded)
+    assert to_lists(encoded.prune({"pool_factor": 2})) == [[[0.0, 3.0], [4.0, 0.0]], [[1.0, 1.0]]]
+    assert to_lists(encoded.prune({"pool_factor": 9})) == [[[pytest.approx(4 / 3), 2.0]], [[1.0, 1.0]]]
+    assert to_lists(encoded.prune({"pool_factor": 1})) == to_lists(encoded)
 
 
 @quick
@@ -50,7 +51,7 @@ def test_clusters_are_those_of_joining_the_two_that_cost_least_again_and_again(s
 
 def test_equal_tokens_lose_nothing_and_a_text_without_tokens_stays_one():
     encoded = MultiVector(torch.tensor([[1.0, 0.0]] * 4 + [[0.0, 1.0]] * 4), torch.tensor([0, 0, 8]))
-    pooled = encoded.pool_tokens(4)
+    pooled = encoded.prune({"pool_factor": 4})
     assert to_lists(pooled) == [[], [[1.0, 0.0], [0.0, 1.0]]]
     query = MultiVector(torch.tensor([[0.6, 0.8], [0.8, 0.6]]), torch.tensor([0, 2]))
     assert torch.allclose(query.scores(pooled.select(torch.tensor([1]))), query.scores(encoded.select(torch.tensor([1]))))

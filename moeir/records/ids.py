@@ -165,9 +165,13 @@ def _sort_byte_strings(words: ByteStrings) -> NDArray[np.int64]:
 
 
 def _encode_in_order(words: ByteStrings, order: NDArray[np.int64]) -> tuple[Ids, NDArray[np.int32]]:
-    """`dictionary_encode` of words that are ascending in `order`."""
-    words = words[order]
-    is_new = np.append(True, words[1:] != words[:-1])[: len(words)]
-    codes = np.empty(len(words), np.int32)
-    codes[order] = np.cumsum(is_new, dtype=np.int32) - 1
-    return Ids(words[is_new]), codes
+    """`dictionary_encode` of words that are ascending in `order`, in chunks: all words in order would take as much memory as the words."""
+    is_new, codes, count = np.ones(len(words), dtype=bool), np.empty(len(words), np.int32), 0
+    for first in range(0, len(words), _ROWS_PER_CHUNK):
+        rows = slice(first, first + _ROWS_PER_CHUNK)
+        in_order = words[order[rows]]
+        is_new[rows] = in_order != np.append(words[order[max(first - 1, 0)]], in_order[:-1])
+        is_new[0] = True
+        codes[order[rows]] = count - 1 + np.cumsum(is_new[rows])
+        count += int(is_new[rows].sum())
+    return Ids(words[order[is_new]]), codes

@@ -26,6 +26,7 @@ Scores: TypeAlias = NDArray[np.float32]
 RUN_COLUMNS = ("query", "Q0", "document", "rank", "score", "tag")
 MAX_RANK_DIGITS = 18
 _SCORE_FORMAT = ".9g"
+SORTED_QUERIES = 1024  # sorted at a time, which bounds the memory
 
 
 def rank_order(scores: ArrayLike, order: ArrayLike, depth: int | None = None) -> Integers:
@@ -236,17 +237,21 @@ def _format_lists(run: Run, tag: str) -> Iterator[str]:
 def sort_lists(starts: Integers, documents: NDArray[np.integer], scores: Scores) -> tuple[Codes, Scores]:
     """Documents and scores in rank order within each query, as by `rank_order`.
 
-    Sorts one integer per hit: the bits of its score above its document's code, both so that they descend.
+    Sorts one integer per hit, a part of the queries at a time: the bits of its score above its document's code, so that both descend.
     """
-    bits = (scores + np.float32(0)).view(np.uint32)  # minus zero becomes zero
-    keys = np.where(bits >> 31, bits, bits ^ np.uint32(0x7FFFFFFF)).astype(np.uint64)
-    keys <<= np.uint64(32)
-    keys |= np.uint64(0xFFFFFFFF) - documents.astype(np.uint64)
-    for first, last in pairwise(starts.tolist()):
-        keys[first:last].sort()
-    bits = (keys >> np.uint64(32)).astype(np.uint32)
-    sorted_scores = np.where(bits >> 31, bits, bits ^ np.uint32(0x7FFFFFFF)).view(np.float32)
-    return (np.uint64(0xFFFFFFFF) - (keys & np.uint64(0xFFFFFFFF))).astype(np.int32), sorted_scores
+    sorted_documents, sorted_scores = np.empty(len(documents), np.int32), np.empty(len(scores), np.float32)
+    for query in range(0, len(starts) - 1, SORTED_QUERIES):
+        bounds = starts[query : query + SORTED_QUERIES + 1]
+        rows = slice(int(bounds[0]), int(bounds[-1]))
+        bits = (scores[rows] + np.float32(0)).view(np.uint32)  # minus zero becomes zero
+        keys = np.where(bits >> 31, bits, bits ^ np.uint32(0x7FFFFFFF)).astype(np.uint64) << np.uint64(32)
+        keys |= np.uint64(0xFFFFFFFF) - documents[rows].astype(np.uint64)
+        for first, last in pairwise((bounds - bounds[0]).tolist()):
+            keys[first:last].sort()
+        bits = (keys >> np.uint64(32)).astype(np.uint32)
+        sorted_scores[rows] = np.where(bits >> 31, bits, bits ^ np.uint32(0x7FFFFFFF)).view(np.float32)
+        sorted_documents[rows] = np.uint64(0xFFFFFFFF) - (keys & np.uint64(0xFFFFFFFF))
+    return sorted_documents, sorted_scores
 
 
 def parse_hit(line: str, where: str) -> tuple[str, str, int, float, str]:

@@ -97,7 +97,7 @@ def test_a_killed_training_goes_on_to_the_same_bytes(at, log_every, learning, un
             for spec in ("taser:routing=token,experts=3", "taser:experts=24,gates=per_layer", "sbmoe:experts=24")
         ),
     ],
-    ids=str,
+    ids=["shares of losses", "bfloat16", "token routing", "gates per layer", "sbmoe"],
 )
 def test_trainings_of_every_kind_go_on_to_the_same_bytes(options, learning, tmp_path):
     """Even if some expert has met no text, and has no moments."""

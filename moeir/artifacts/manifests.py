@@ -22,7 +22,7 @@ from moeir.errors import ArtifactError
 
 CARD = "README.md"  # which its owner may edit
 NOT_IN_DIGEST = ("metrics.jsonl", CARD, "settings.yaml")
-FORMAT = 1  # of artifacts on disk; raised with each change, so that those of another version are refused
+FORMAT = 2  # of artifacts on disk; raised with each change, so that those of another version are refused
 SEAL, JSON_END = "seal", '"\n}'
 RECORDED_PACKAGES = ("moeir", "torch", "transformers", "tokenizers", "numpy", "numba", "ir_measures")
 HASH_BLOCK_BYTES = 2**22

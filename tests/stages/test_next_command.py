@@ -82,7 +82,8 @@ def parse(command: str) -> base.Stage:
     """The stage of a command line, as the program builds it."""
     name, *words = shlex.split(command)
     group = cli.typer.main.get_command(cli.build_app([name]))
-    context = group.commands[name].make_context(name, words)
+    parent = group.make_context("moeir", [name, *words])  # whose settings the command keeps
+    context = group.commands[name].make_context(name, words, parent=parent)
     stage: base.Stage = settings.build_stage(cli.stage_class(name), context.params)
     return stage
 

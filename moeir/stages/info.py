@@ -153,4 +153,6 @@ def _format_value(value: Any) -> str:
         return ", ".join(map(str, value)) or "-"
     if isinstance(value, str):
         return value or "''"
-    return "-" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:g}"
+    if value is None or isinstance(value, bool):
+        return "-" if value is None else str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"

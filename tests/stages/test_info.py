@@ -55,6 +55,7 @@ def test_any_artifact_says_what_its_manifest_says(encodings, index, tmp_path, to
     sizes = [line.split()[2] for line in result.splitlines() if line.startswith("bytes of")]
     assert sizes == ["global", "ids.txt", "lexical", "local", "all"]
     assert "lexical inverted, local maxsim, global flat" in moeir("info", index).stdout
+    assert ["keep-empty", "False"] in [line.split() for line in result.splitlines()]
     assert json.loads(moeir("info", index, "--form", "json").stdout)["counts"]["texts"] == 12
     run = tmp_path / "one.trec"
     assert moeir("search", "--index", index, "--queries", toy / "test-queries.tsv", "--depth", 3, "--output", run).code == 0

@@ -6,6 +6,7 @@ memory. Code that reads much reports it with `note_pages_read`; beyond the limit
 Caches: folders named by a hash of their inputs, built atomically or resumed, and opened as memory-mapped arrays.
 """
 
+import errno
 import hashlib
 import json
 import logging
@@ -34,9 +35,15 @@ _bytes_read = 0
 
 
 def open_memmap(path: Path) -> Any:
-    """Map a `.npy` file, copy-on-write: assignments do not change the file. ValueError for any other file."""
+    """Map a `.npy` file, copy-on-write: assignments do not change the file. ValueError for any other file. An array that is larger than
+    memory and swap together, whose copies the system does not promise, cannot be assigned to."""
     try:
-        array: Any = np.lib.format.open_memmap(path, mode="c")
+        try:
+            array: Any = np.lib.format.open_memmap(path, mode="c")
+        except OSError as problem:
+            if problem.errno != errno.ENOMEM:
+                raise
+            array = np.lib.format.open_memmap(path, mode="r")
     except (TypeError, OverflowError, TokenError, SyntaxError) as problem:  # no Python literal, or a shape that cannot be
         raise ValueError(str(problem)) from None
     with _maps_lock:

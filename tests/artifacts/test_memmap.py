@@ -34,6 +34,13 @@ def test_an_array_is_what_was_saved_and_writing_to_it_changes_nothing_on_disk(wr
     assert written.read_bytes() == before
 
 
+def test_an_array_that_is_larger_than_memory_and_swap_is_mapped(tmp_path):
+    size = 4 * sum(int(line.split()[1]) for line in Path("/proc/meminfo").read_text().splitlines() if "Total:" in line[:10]) * 1024
+    np.lib.format.open_memmap(tmp_path / "numbers.npy", mode="w+", dtype=np.uint8, shape=(size,))[-1] = 7  # a sparse file
+    array = memmap.open_memmap(tmp_path / "numbers.npy")
+    assert (len(array), array[0], array[-1]) == (size, 0, 7)
+
+
 def test_another_file_is_a_value_error(tmp_path):
     (tmp_path / "numbers.npy").write_bytes(b"no numbers at all")
     with pytest.raises(ValueError, match="magic string"):

@@ -86,7 +86,7 @@ class Snapshot(NamedTuple):
             self.download({(Path(name) / MANIFEST).as_posix(): MAX_BYTES for name in folders}, folder)
             loaded = {name: manifests.read_manifest(folder / name) for name in folders}
         for name, manifest in loaded.items():
-            if manifest["kind"] not in KINDS:
+            if manifest["kind"] not in KINDS or not {"stage", "settings", "sources"} <= manifest.keys():
                 raise ArtifactError(f"{self.repository}: has no {', '.join(KINDS)}; expected a repository that moeir push made")
             manifests.check_format(Path(self.repository, name), manifest)
             if manifests.diff_records(loaded[folders[0]], manifest) - {"shard"}:
@@ -144,6 +144,8 @@ def describe_hub_errors(repository: str) -> Iterator[None]:
     try:
         with warnings.catch_warnings(action="ignore"):
             yield
+    except UnicodeEncodeError:
+        raise UsageError("HF_TOKEN: has a character that no token has; log in again with `hf auth login`") from None
     except (HTTPError, OSError, ValueError, RuntimeError) as problem:
         cause = next((one for one in (problem, problem.__cause__) if isinstance(one, HTTPError | OfflineModeIsEnabled)), problem)
         if isinstance(cause, OSError) and cause.errno is not None:

@@ -38,7 +38,7 @@ class Pull(Stage):
         return self.output, "pulled"
 
     def find_current(self, provenance: Mapping[str, Any], *, force: bool) -> set[str]:
-        return set()  # which shards there are, only the Hub says
+        return set() if force else set(self.outputs())  # which shards there are, and what has made them, only the Hub says
 
     def makes_folder(self) -> bool:
         return not self.output.name.endswith(FILE_SUFFIXES)

@@ -211,6 +211,7 @@ def test_a_pull_that_is_stopped_goes_on_and_a_new_commit_in_between_is_noticed(h
     for output in ("first", "second"):
         assert moeir("pull", "--repo", "anna/came", "--output", output).code == 130
         assert not (folder / output).exists()
+    run("pull --repo anna/came --output first --dry-run")
     monkeypatch.setattr(hub_module, "hf_hub_download", download)
     hub.requests.clear()
     run("pull --repo anna/came --output first")
@@ -236,8 +237,16 @@ def test_what_is_no_product_is_refused_in_one_line(hub, folder, run, moeir, monk
         hub.repositories["anna/other"] = StoredRepository(False)
         hub.files("anna/other")[MANIFEST] = manifests.serialize_manifest(manifest).encode()
         check_failure(moeir(*pull, "anna/other"), 4, words)
+    for name in ("stage", "settings", "sources"):
+        manifest = json.loads(hub.files("anna/came")[MANIFEST])
+        del manifest[name]
+        hub.files("anna/other")[MANIFEST] = manifests.serialize_manifest(manifest).encode()
+        check_failure(moeir(*pull, "anna/other"), 4, none)
     check_failure(moeir(*pull, "a b"), 2, "--repo a b: not accepted: Repo id must")
     check_failure(moeir(*pull, "anna/came", "--model", "came"), 2, "has no checkpoint that it was made with; leave it out")
+    with monkeypatch.context() as patch:
+        patch.setenv("HF_TOKEN", "t\u00f6k\u0435n")
+        check_failure(moeir(*pull, "anna/came"), 2, "HF_TOKEN: has a character that no token has")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     check_failure(moeir(*pull, "anna/came"), 2, "HF_HUB_OFFLINE")
     assert not (folder / "pulled").exists() and list_leftovers(folder) == []

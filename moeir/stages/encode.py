@@ -18,7 +18,7 @@ from moeir.console import format_count, meter, silence
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field, to_dict
 from moeir.stages.base import INFERENCE_DTYPE, Counts, Facts, Stage, checkpoint_reference
-from moeir.stages.run_arguments import count_corpus, read_shard_range
+from moeir.stages.run_arguments import check_countable, count_corpus, read_shard_range
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -66,6 +66,7 @@ class Encode(Stage):
         if self.shard is None:
             return
         shard = shards.Shard.parse(self.shard)
+        check_countable(self.corpus, "--shard")
         if manifests.manifest_path(self.output).is_file():
             raise UsageError(f"--output {self.output}: holds unsharded encodings; write elsewhere")
         if other := next((one for one in shards.finished_shards(self.output) if one.total != shard.total), None):

@@ -13,7 +13,7 @@ from moeir.artifacts import atomic_write
 from moeir.console import format_count, meter
 from moeir.settings import input_field, option, output_field
 from moeir.stages.base import DTYPE, MAX_SEED, STREAM, Counts, Facts, Stage
-from moeir.stages.run_arguments import count_corpus, read_shard_range
+from moeir.stages.run_arguments import check_countable, count_corpus, read_shard_range
 
 BLOCK = 512
 log = logging.getLogger(__name__)
@@ -43,6 +43,10 @@ class GenerateQueries(Stage):
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     keep_empty: bool = option("Accept passages without text; they get no queries.", False)
     output: Path = output_field("texts", "Output file: JSON lines with _id and queries, in corpus order; - is stdout.")
+
+    def check(self) -> None:
+        if self.shard is not None:
+            check_countable(self.corpus, "--shard")
 
     def prepare(self) -> int:
         first, last = read_shard_range(self.shard, self.corpus, BLOCK, keep_empty=self.keep_empty)

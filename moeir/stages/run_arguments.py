@@ -30,12 +30,17 @@ log = logging.getLogger(__name__)
 PICTURE_SUFFIXES = (".svg", ".png", ".pdf", ".eps", ".ps", ".jpg", ".jpeg", ".gif")
 
 
-def count_corpus(corpus: Path, flag: str, *, keep_empty: bool) -> int:
-    """The number of texts of a corpus, all of which are checked; UsageError for a pipe, which could not be read again."""
-    from moeir.records import texts
-
+def check_countable(corpus: Path, flag: str) -> None:
+    """UsageError for a pipe, which could not be read again."""
     if is_stream(corpus):
         raise UsageError(f"{flag}: needs a corpus whose texts can be counted before they are read; {corpus} is a pipe; name a file")
+
+
+def count_corpus(corpus: Path, flag: str, *, keep_empty: bool) -> int:
+    """The number of texts of a corpus, all of which are checked; UsageError for a pipe."""
+    from moeir.records import texts
+
+    check_countable(corpus, flag)
     return texts.count_texts(corpus, keep_empty=keep_empty)
 
 

@@ -48,6 +48,14 @@ def test_what_another_pipe_holds_is_read_again(pipe: Callable[[str], Path], tmp_
         (("evaluate", "--run", "PIPE", "--qrels", "qrels.tsv", "--compat", "beir"), "the run is read more than once; name a file"),
         (("check", "--run", "PIPE", "--fix", "mended"), "--fix: copies keep the names of their files"),
         (("encode", "--model", "CKPT", "--corpus", "PIPE", "--shard", "0/2", "--output", "enc"), "counted before they are read"),
+        (
+            ("encode", "--model", "CKPT", "--corpus", "PIPE", "--shard", "0/2", "--output", "enc", "--dry-run"),
+            "counted before they are read",
+        ),
+        (
+            ("generate-queries", "--model", "t5", "--corpus", "PIPE", "--shard", "0/2", "--output", "q.jsonl", "--dry-run"),
+            "counted before they are read",
+        ),
     ],
 )
 def test_what_would_be_read_twice_is_refused_before_it_is_read(

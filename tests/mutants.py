@@ -57,7 +57,8 @@ MORE_TESTS |= {  # of packages whose files are tested through the commands
     "retrieval/searcher": "stages/test_search stages/test_exact_sum", "mining": "stages/test_mine_negatives",
     "stages/base": "stages/test_outputs stages/test_next_command",
 }  # fmt: skip
-OPTIONS = "test_docs.py::test_the_pages_about_the_program_are_the_programs"  # of the modules whose options and defaults the pages show
+HELP = "test_cli.py::test_help_pages_are_as_reviewed"  # which show the defaults and limits of stages
+OPTIONS = "test_docs.py::test_the_pages_about_the_program_are_the_programs"  # which show the options of variants and their defaults
 HAVE_OPTIONS = ("indexes/bm25", "indexes/faiss", "fusion/formulas", "training/objectives")
 NEVER = ("tests/device/", "tests/examples/", "tests/stages/", "tests/test_")  # other machines, whole programs, tests of the whole tree
 
@@ -171,8 +172,8 @@ def tests_of(module: str) -> tuple[list[str], list[str]]:
     package, name = ".".join(Path(module).parts[:-1]), Path(module).stem
     imports = re.compile(rf"{re.escape(package)}\.{name}\b|from {re.escape(package)} import [^\n]*\b{name}\b")
     files = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "tests").glob("**/test_*.py"))]
-    has_options = path in HAVE_OPTIONS or path.startswith(("stages/", "architectures/"))
-    more = [*MORE_TESTS.get(path, "").split(), *([OPTIONS] if has_options else [])]
+    pages = {HELP: path.startswith("stages/"), OPTIONS: path in HAVE_OPTIONS or path.startswith("architectures/")}
+    more = [*MORE_TESTS.get(path, "").split(), *(page for page, shows_it in pages.items() if shows_it)]
     prefixes = [f"tests/{Path(path).parent / f'test_{name}'}", *(f"tests/{prefix}" for prefix in more)]
     named = [module] if ">>>" in (ROOT / module).read_text() else []
     named += [file for file in files if file.startswith(tuple(prefixes))] + [prefix for prefix in prefixes if "::" in prefix]

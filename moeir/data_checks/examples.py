@@ -46,10 +46,10 @@ def check_examples(file: FileFindings, context: CheckContext, foreign: Iterator[
 
 def _locate_examples(file: FileFindings, foreign: Iterator[Example] | None) -> Iterator[tuple[str, Any]]:
     """The location of each example, and its line or record."""
-    numbered = iter(()) if foreign is not None else ((number, line) for number, line in read_tolerantly(file) if line.strip())
-    first = next(numbered, (0, ""))
+    numbered = iter(()) if foreign is not None else read_tolerantly(file)
+    first = next(((number, line) for number, line in numbered if line.strip()), (0, ""))
     if foreign is None and not dpr.is_array(first[1]):
-        yield from ((f"{file.name}:{number}", line) for number, line in chain([first], numbered) if line)
+        yield from ((f"{file.name}:{number}", line) for number, line in chain([first], numbered) if line.strip())
         return
     file.refuse_copy("it has no lines of examples; moeir convert --to examples writes them")
     try:

@@ -49,7 +49,7 @@ def detect_format(path: Path) -> str:
     else:
         record, head = _read_head(path)
         names = _detect_columns(head, path) if record is None else _detect_record(record)
-        if not names and record is None and (advice := lines.describe_markup(next(iter(head), ""))):
+        if not names and head and not head[0].startswith(("{", "[")) and (advice := lines.describe_markup(head[0])):
             raise UsageError(f"{path}: format not recognised: {advice}")
     if len(names) != 1:
         problem = f"may be {' or '.join(names)}; say which" if names else "format not recognised; name it"

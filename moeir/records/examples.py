@@ -130,14 +130,16 @@ class _Group:
     def add(self, where: str, row: Example, lose: Callable[[str, str], object]) -> None:
         self.rows += 1
         self.query = self.query or row.query
-        for text in row.passages if row.query is None else (row.query, *row.passages):
-            earlier = self.query if text is row.query else self.passages.setdefault(text.id, text)
-            if earlier is not None and earlier.content != text.content:
+        pairs = [(text, self.passages.setdefault(text.id, text)) for text in row.passages]
+        if row.query is not None and self.query is not None:
+            pairs.insert(0, (row.query, self.query))
+        for text, earlier in pairs:
+            if earlier.content != text.content:
                 raise DataError(f"{where}: {text.id!r} has another text before; different texts need other ids")
         for positive in row.positive_ids:
             self.negatives.setdefault(positive, {}).update(dict.fromkeys(row.negative_ids))
-        teacher = row.teacher_scores if row.positive_scores else {}
-        if teacher and [name for name, score in teacher.items() if self.scores.setdefault(name, score) != score]:
+        scored = zip((*row.positive_ids, *row.negative_ids), (*row.positive_scores, *row.negative_scores), strict=False)
+        if [name for name, score in scored if self.scores.setdefault(name, score) != score]:
             lose(where, "another score of a passage than on an earlier line")
         if self.rows > 1:
             self._drop_fields(where, row, lose)
@@ -239,9 +241,7 @@ def parse_example(record: Any, where: str, *, provenance: bool, unique: bool = T
     return Example(query_id, positives, negatives, entries, query, tuple(passages.values()), positive_scores, negative_scores)
 
 
-def _parse_side(
-    record: dict[str, Any], side: str, inline: bool, passages: dict[str, Text], where: str, unique: bool
-) -> tuple[str, ...]:
+def _parse_side(record: dict[str, Any], side: str, inline: bool, passages: dict[str, Text], where: str, unique: bool) -> tuple[str, ...]:
     """The ids of a side; its texts, if they are inline, are added to `passages`."""
     names = (f"{side}_passages",) if inline else (f"{side}_ids", f"{side}_document_ids")
     field = next((name for name in names if name in record), None)

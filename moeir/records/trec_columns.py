@@ -88,8 +88,11 @@ def _parse_arrow(block: bytes, names: Sequence[str], number: int) -> tuple[Any, 
     """Queries, documents and numbers of a regular block, with one separator between words; None for any other block."""
     block = block.replace(b"\r\n", b"\n").removesuffix(b"\r")
     space = b"\t" if b"\t" in block else b" "
-    if any(letters in block for letters in (b"\r", b"\x0b", b"\x0c", 2 * space, *([b" "] if space == b"\t" else []))):
+    irregular = (b"\r", b"\x0b", b"\x0c", 2 * space, b"\n" + space, space + b"\n", *([b" "] if space == b"\t" else []))
+    if block.startswith(space) or block.endswith(space) or any(letters in block for letters in irregular):
         return None
+    if block.startswith(lines.BYTE_ORDER_MARK):
+        block = lines.BYTE_ORDER_MARK + block  # Arrow drops one; in the middle of a file it is a part of an id
     types = {"query": _QUERY_TYPE, "document": _arrow.binary(), names[number]: _arrow.float64()}
     try:
         table = _arrow_csv.read_csv(

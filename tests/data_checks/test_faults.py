@@ -95,6 +95,11 @@ def test_examples_of_another_format_are_checked_and_not_copied(tmp_path: Path, m
     assert "bge.jsonl:1: pos is not a list of strings" in moeir("check", "--train", tmp_path / "bge.jsonl").stdout
 
 
+def test_blank_lines_of_an_array_of_examples_count(tmp_path: Path, moeir: Moeir) -> None:
+    (tmp_path / "dpr.json").write_text('[\n\n{"question": 3, "positive_ctxs": []}]\n')
+    assert f"{tmp_path}/dpr.json:3: no question" in moeir("check", "--train", tmp_path / "dpr.json").stdout
+
+
 def test_a_note_and_an_allowed_kind_are_no_fault(tmp_path: Path, moeir: Moeir) -> None:
     flags = write_files(tmp_path, corpus_jsonl=['{"_id": "x", "text": "who sleeps"}'])
     assert moeir("check", *flags).code == 3

@@ -64,6 +64,9 @@ def test_commas_between_columns_are_named(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("id,text\n1,An owl\n")
     with pytest.raises(UsageError, match=r"x.csv: format not recognised: columns between commas: write them between tabs"):
         detect_format(tmp_path / "x.csv")
+    (tmp_path / "x.json").write_text("[7, 10, 11]\n")
+    with pytest.raises(UsageError, match=r"x.json: format not recognised; name it"):
+        detect_format(tmp_path / "x.json")
 
 
 def test_what_is_not_sure_is_asked_for(tmp_path: Path, moeir: Moeir) -> None:

@@ -84,6 +84,16 @@ def test_columns_are_named_by_the_header(delimiter: str, tmp_path: Path) -> None
     assert read_sides(path) == WANTED
 
 
+def test_a_text_in_a_csv_may_hold_a_line_that_looks_like_a_row(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text('anchor,positive\nwho,"An owl\nhunts,so to speak."\n')
+    assert read_sides(tmp_path / "train.csv") == {"who": (["An owl\nhunts,so to speak."], [])}
+
+
+def test_a_query_may_be_its_own_positive(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "train.jsonl", [{"question": "who", "answer": "who"}, {"question": "who", "answer": "a bat"}])
+    assert read_sides(path) == {"who": (["who", "a bat"], [])}
+
+
 def test_pairs_have_no_negatives(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "train.jsonl", [{"question": "who", "answer": "an owl"}, {"question": "who", "answer": "a bat"}])
     assert read_sides(path) == {"who": (["an owl", "a bat"], [])}
@@ -137,6 +147,13 @@ def test_lines_of_a_query_are_merged_and_what_contradicts_is_logged(tmp_path: Pa
     assert (merged["who"].positive_scores, merged["who"].negative_scores) == ((9.0, 2.0), (1.0, 0.0))
     assert f"{path}: read as flagembedding, which leaves out, 1 times: a positive that is a negative elsewhere" in caplog.messages
     assert any(message.endswith("times: another score of a passage than on an earlier line") for message in caplog.messages)
+
+
+def test_the_first_score_of_a_passage_that_a_line_repeats_counts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    row = {"query": "who", "pos": ["owl", "owl"], "neg": ["cat", "owl"], "pos_scores": [9.0, 8.0], "neg_scores": [1.0, 2.0]}
+    (example,) = read_training_examples(write_lines(tmp_path / "bge.jsonl", [row]))
+    assert (example.positive_scores, example.negative_scores) == ((9.0,), (1.0,))
+    assert any(message.endswith("1 times: another score of a passage than on an earlier line") for message in caplog.messages)
 
 
 def test_empty_lists_of_scores_are_no_scores_and_zero_is_an_id(tmp_path: Path) -> None:

@@ -84,6 +84,12 @@ def test_lines_of_other_shapes_are_read(tmp_path, content):
     assert (run.queries, run.hits("q"), run.tag) == (["q"], [("d", 1.0), ("e", 0.5)], "t")
 
 
+def test_a_byte_order_mark_within_a_file_is_a_part_of_an_id(tmp_path, monkeypatch):
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 1)
+    (tmp_path / "a.trec").write_text("q Q0 d 1 1 t\n\ufeffq Q0 e 2 0.5 t\n")
+    assert runs.read_run(tmp_path / "a.trec").queries == ["q", "\ufeffq"]
+
+
 def test_characters_with_a_meaning_in_tables_are_letters_of_an_id(tmp_path):
     names = ['"d"', '"', "a,b", "'", "\\", "\\n", "NA", "null", "#", "\x01", "\x1f", "1_0", "é\u00a0日"]
     (tmp_path / "a.trec").write_text("".join(f"{name} Q0 {other} 1 1 t\n" for name in names for other in names))

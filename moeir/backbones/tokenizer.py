@@ -175,8 +175,9 @@ class TextTokenizer:
 
 
 def _cut_at_space(text: str, size: int) -> str:
-    """The words that end within the first `size` characters; half a word if there is none."""
-    return text if size >= len(text) else (text[:size].rsplit(maxsplit=1) or [""])[0]
+    """The words that end within the first `size` characters; half a word if it is longer than half of them, as without spaces."""
+    words = text[:size].rsplit(maxsplit=1) if size < len(text) else []
+    return words[0] if len(words) == 2 and 2 * len(words[0]) >= size else text[:size]
 
 
 def load_tokenizer(folder: Path) -> tuple[Tokenizer, dict[str, int]]:

@@ -83,12 +83,26 @@ def test_the_first_tokens_are_those_of_the_whole_text(family, readers):
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(
     "text",
-    ["a" * 9000, "the owl " + "b7" * 9000 + " mice", "猫" * 5000, "owl " + " " * 9000 + "mice", "\n" * 9000 + "owl", "e" + "\u0301" * 5000],
-    ids=["one word", "a long word", "no spaces", "spaces", "lines", "accents"],
+    [
+        "a" * 9000,
+        "the owl " + "b7" * 9000 + " mice",
+        "猫" * 5000,
+        "owl " + " " * 9000 + "mice",
+        "\n" * 9000 + "owl",
+        "e" + "\u0301" * 5000,
+        "   " + "b7" * 9000,
+    ],
+    ids=["one word", "a long word", "no spaces", "spaces", "lines", "accents", "spaces first"],
 )
 def test_a_word_longer_than_the_prefix_changes_nothing(text, family, readers):
     for count in (2, 16):
         first_ids(readers[family], text, count, special=True)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_only_a_prefix_of_text_without_spaces_is_encoded(family, readers):
+    [ids], _ = readers[family].encode_first(["猫 " + "猫は夜" * 20_000], 8)
+    assert len(ids) < 10_000
 
 
 def test_only_a_prefix_of_a_long_text_is_encoded(readers):

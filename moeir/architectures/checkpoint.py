@@ -331,6 +331,7 @@ def load_with_spec(folder: Path, spec: str, input_config: InputConfig, device: s
     weights = weights_io.read_weights(folder, config, device=read_on)
     head, encoder_config = any(name.startswith("vocabulary_head.") for name in weights), weights_io.parse_encoder_config(config, folder)
     if not variants.own_module(spec):  # own code may shape its layers otherwise
+        weights_io.check_sizes(folder, encoder_config, weights)
         check_token_ids(folder, tokenizer, encoder_config)
     with torch.device(read_on):
         encoder = Encoder(encoder_config, vocabulary_head=head)

@@ -101,3 +101,14 @@ class EncoderConfig:
     def embedding_size(self) -> int:
         """The width of the word embeddings."""
         return self.hidden if self.factorized_embedding_size is None else self.factorized_embedding_size
+
+    def build_meta_weights(self) -> dict[str, Tensor]:
+        """The weights that have the encoder's sizes, by name, without memory: its embeddings, and a layer's first map."""
+        inner = self.intermediate_size * (1 if self.prenorm is None else 2)
+        shapes = {"embeddings.words.weight": (self.vocabulary, self.embedding_size)}
+        if self.prenorm is None:
+            shapes["embeddings.places.weight"] = (self.first_position + self.positions, self.embedding_size)
+        if self.segments:
+            shapes["embeddings.kinds.weight"] = (self.segments, self.embedding_size)
+        shapes |= {f"layers.{number}.feedforward.up.weight": (inner, self.hidden) for number in range(self.layers)}
+        return {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}

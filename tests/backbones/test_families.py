@@ -19,6 +19,7 @@ SHAPES = [
     *((name, {}) for name in TINY_MODELS),
     ("bert", {"hidden_act": "gelu_new", "num_attention_heads": 1, "layer_norm_eps": 1e-6}),
     ("bert", {"hidden_act": "relu", "type_vocab_size": 1, "num_hidden_layers": 1}),
+    ("distilbert", {"layer_norm_eps": 0.1}),
     ("bert", {"hidden_size": 48, "num_attention_heads": 6, "intermediate_size": 20, "type_vocab_size": 4}),
 ]
 

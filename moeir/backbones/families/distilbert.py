@@ -35,5 +35,5 @@ KEYS |= {name: name for name in ("activation", "dropout", "attention_dropout")}
 
 def parse_config(config: Mapping[str, Any]) -> EncoderConfig:
     """Parse a DistilBERT config.json."""
-    fields = read_sizes(config, **KEYS) | {"segments": 0}
+    fields = read_sizes(config, **KEYS) | {"segments": 0, "epsilon": 1e-12}  # whatever `layer_norm_eps` says, as in transformers
     return EncoderConfig(**fields, classification_head=ClassificationHeadConfig("relu", config.get("seq_classif_dropout", 0.2)))

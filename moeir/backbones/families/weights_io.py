@@ -139,6 +139,7 @@ def read_encoder(folder: Path, *, vocabulary_head: bool | None = False, device: 
     has_head = any(name.startswith("vocabulary_head.") for name in weights)
     with_head = has_head if vocabulary_head is None else vocabulary_head
     encoder_config = parse_encoder_config(config, folder)
+    check_sizes(folder, encoder_config, weights)
     with torch.device(device):
         encoder = Encoder(encoder_config, vocabulary_head=with_head)
     expected = encoder.state_dict()
@@ -150,6 +151,13 @@ def read_encoder(folder: Path, *, vocabulary_head: bool | None = False, device: 
         log.warning("%s: %d weights are not read, first %s: config.json describes an encoder without", folder, len(unread), unread[0])
     encoder.load_state_dict({name: weights[name] for name in expected if name in weights}, strict=False)
     return encoder
+
+
+def check_sizes(folder: Path, config: EncoderConfig, weights: Mapping[str, Tensor]) -> None:
+    """ArtifactError if config.json has other sizes than the weights beside it: nothing of these sizes is allocated before."""
+    if config.layers > len(weights):
+        raise ArtifactError(f"{folder}/config.json: num_hidden_layers is {config.layers}, and there are only {len(weights)} weights")
+    check_shapes(folder, config.build_meta_weights(), weights)
 
 
 def check_shapes(folder: Path, expected: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:

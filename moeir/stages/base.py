@@ -60,6 +60,7 @@ class Stage:
     name: ClassVar[str] = ""
     default_split: ClassVar[str] = "test"  # of a data set, without --split; "" for all splits
     summarizes_streams: ClassVar[bool] = False  # whether the summary is logged for standard output, too
+    prepare_reads_texts: ClassVar[bool] = False  # so that a dry run with a pipe has to do without `prepare`
     code: tuple[str, ...] = option(
         "Python module to import, so that files (a checkpoint, an index) may name its classes and functions; repeat the flag.",
         (),
@@ -457,7 +458,7 @@ def dry_run(stage: Stage, *, force: bool = False) -> list[str]:
         if path.exists() and path != STREAM:
             fate = "is up to date, and stays" if "--output" in current else "exists, and is replaced"
             lines.append(f"note   {path} {fate}")
-    return lines if stream else lines + [f"spend  {line}" for line in stage.estimate(stage.prepare())]
+    return lines if stream and stage.prepare_reads_texts else lines + [f"spend  {line}" for line in stage.estimate(stage.prepare())]
 
 
 def _describe_size(path: Path) -> str:

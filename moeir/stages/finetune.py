@@ -35,6 +35,7 @@ class Finetune(TrainingStage, InputOptions):
     """Train a retriever or a reranker on examples: a mixture of experts competitively, or any architecture contrastively."""
 
     default_split: ClassVar[str] = "train"
+    prepare_reads_texts = True
     model: Path = input_field("weights", "Weights to start from: a folder, a checkpoint, or a hub id.", aliases=("--model-name-or-path",))
     train: tuple[Path, ...] = input_field(
         "examples",

@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 class GenerateQueries(Stage):
     """Generate queries for every passage with a T5 checkpoint, for pretrain --queries and index --expansion (docT5query)."""
 
+    prepare_reads_texts = True
     model: Path = input_field("weights", "T5 checkpoint: a folder or a hub id, e.g. doc2query/all-with_prefix-t5-base-v1.")
     corpus: Path = input_field("texts", "Passages.")
     prefix: str = option("Text prepended to every passage, as in the checkpoint's training, e.g. 'text2query: '.", "")

@@ -28,6 +28,7 @@ STORED = ".stored"  # within the output: the folder of documents that are read f
 class Index(Stage):
     """Build an index for every expert from encodings, or a BM25 index from texts; with --index, add documents to it or delete some."""
 
+    prepare_reads_texts = True
     encodings: Path | None = input_field("encodings", "Output folder of moeir encode, whole or in shards.", None, excludes=("index",))
     corpus: Path | None = input_field(
         "texts", "Documents, for an engine that reads texts (bm25, lucene).", None, excludes=("encodings", "index")

@@ -36,6 +36,7 @@ class Rerank(Stage):
     """Rerank the first documents of a run with cross-encoders, or with exact scores of an architecture's own experts; or write a teacher's
     scores into training examples."""
 
+    prepare_reads_texts = True
     model: tuple[Path, ...] = input_field("checkpoint", "Checkpoint that scores; repeat the flag for an ensemble.")
     run: tuple[Path, ...] = input_field("run", "Runs; several are merged into one list of candidates by --fuse.", (), aliases=("--runs",))
     train: Path | None = input_field(

@@ -35,6 +35,7 @@ class Search(Stage):
     """Search all experts of an index and fuse their lists. A .trec path or - receives the fused run, a folder all runs."""
 
     summarizes_streams = True
+    prepare_reads_texts = True
     index: tuple[Path, ...] = input_field(
         "index", "Output folder of moeir index; repeat the flag for parts of a collection, which are searched as one."
     )

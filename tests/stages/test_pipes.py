@@ -49,6 +49,10 @@ def test_what_another_pipe_holds_is_read_again(pipe: Callable[[str], Path], tmp_
         (("check", "--run", "PIPE", "--fix", "mended"), "--fix: copies keep the names of their files"),
         (("encode", "--model", "CKPT", "--corpus", "PIPE", "--shard", "0/2", "--output", "enc"), "counted before they are read"),
         (
+            ("convert", "--input", "PIPE", "--from", "msmarco-run", "--to", "texts", "--output", "x", "--dry-run"),
+            "--to texts: pipe.trec is",
+        ),
+        (
             ("encode", "--model", "CKPT", "--corpus", "PIPE", "--shard", "0/2", "--output", "enc", "--dry-run"),
             "counted before they are read",
         ),

@@ -87,9 +87,11 @@ def example_record(entry: dict[str, Any], position: int, where: str) -> dict[str
     positives = _read_passages(entry, "positive_ctxs", passages, frozenset(), where)
     if not positives:
         return None
-    negatives_field = "hard_negative_ctxs" if entry.get("hard_negative_ctxs") else "negative_ctxs"
-    negatives = _read_passages(entry, negatives_field, passages, frozenset(passages), where)
-    read_fields = {"question", "positive_ctxs", negatives_field, *QUESTION_ID_FIELDS}
+    positive_ids, read_fields = frozenset(passages), {"question", "positive_ctxs", "hard_negative_ctxs", *QUESTION_ID_FIELDS}
+    negatives = _read_passages(entry, "hard_negative_ctxs", passages, positive_ids, where)
+    if not negatives:  # or all are positives
+        negatives = _read_passages(entry, "negative_ctxs", passages, positive_ids, where)
+        read_fields.add("negative_ctxs")
     record = {name: value for name, value in entry.items() if name not in read_fields}
     sides = {"positive_passages": positives, "negative_passages": negatives}
     return {**record, "query_id": _question_id(entry, position), "query": entry["question"], **sides}

@@ -60,6 +60,11 @@ def test_what_stands_twice_counts_once_and_a_positive_is_no_negative(tmp_path):
     assert [text.text for text in example.passages] == ["Owls hunt.", "Bats hunt.", "Another text."]
 
 
+def test_the_other_negatives_count_where_all_hard_ones_are_positives(tmp_path):
+    (example,) = read(tmp_path / "train.json", [entry("who hunts", "owls", [GOLD], [EASY], [GOLD])])
+    assert (example.positive_ids, example.negative_ids) == (("17",), ("5",))
+
+
 def test_an_array_of_other_records_is_read_as_well(tmp_path):
     (example,) = read(tmp_path / "train.json", [{"query_id": "q", "positive_ids": ["a"], "negative_ids": ["b"]}])
     assert (example.query_id, example.positive_ids, example.query) == ("q", ("a",), None)

@@ -11,6 +11,7 @@ What a single-vector model cannot be there, several lists per query, ours is: it
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import moeir
@@ -18,7 +19,7 @@ from moeir.architectures.checkpoint import open_checkpoint
 from moeir.artifacts import manifests
 from moeir.errors import UsageError
 from moeir.parsing import check_count
-from moeir.records.texts import Text, parse_string, parse_text
+from moeir.records.texts import Text, parse_string, parse_text, write_texts
 from moeir.retrieval.searcher import Searcher
 
 try:
@@ -74,9 +75,12 @@ class SearchModel:
     def index(self, corpus: Iterable[Mapping[str, Any]], *, task_metadata: Any, hf_split: str, hf_subset: str, **others: Any) -> None:
         """Encode and index a corpus of {id, text, title}."""
         folder = self.folder / task_metadata.name / hf_subset / hf_split
-        documents = (_to_text(document, f"document {number}") for number, document in enumerate(corpus, 1))
-        encodings = {"output": folder / "encodings", "device": self.device, "dtype": self.dtype}
-        moeir.encode(model=self.checkpoint, corpus=documents, keep_empty=True, **encodings)
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=".documents-", dir=folder) as own:
+            documents = Path(own) / "corpus.jsonl"
+            write_texts((_to_text(document, f"document {number}") for number, document in enumerate(corpus, 1)), documents)
+            encodings = {"output": folder / "encodings", "device": self.device, "dtype": self.dtype}
+            moeir.encode(model=self.checkpoint, corpus=documents, keep_empty=True, **encodings)
         moeir.index(encodings=folder / "encodings", output=folder / "index")
         self._searcher = moeir.open_index(folder / "index", device=self.device, dtype=self.dtype, verified=True)
 

@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from numbers import Real
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import moeir
@@ -22,7 +23,7 @@ from moeir.errors import DataError, UsageError
 from moeir.fusion import formulas
 from moeir.parsing import check_count
 from moeir.records.runs import Run
-from moeir.records.texts import Text, parse_id, parse_text
+from moeir.records.texts import Text, parse_id, parse_text, write_texts
 from moeir.retrieval.searcher import Searcher, open_index
 
 try:
@@ -140,14 +141,17 @@ class Indexer(pt.Indexer):  # type: ignore[misc]
         self.checkpoint, self.folder, self.device, self.dtype, self.flags = checkpoint, Path(folder), device, dtype, flags
 
     def index(self, iter: Iterable[Mapping[str, Any]], **kwargs: Any) -> Retriever:
-        """Encode and index the documents."""
-        documents = _to_texts(iter)
-        if self.checkpoint is None:
-            moeir.index(corpus=documents, engine="bm25", output=self.folder / "index", keep_empty=True, **self.flags)
-        else:
-            encodings = {"output": self.folder / "encodings", "device": self.device, "dtype": self.dtype}
-            moeir.encode(model=self.checkpoint, corpus=documents, keep_empty=True, **encodings)
-            moeir.index(encodings=self.folder / "encodings", output=self.folder / "index", **self.flags)
+        """Write the documents, encode and index them."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=".documents-", dir=self.folder) as own:
+            corpus = Path(own) / "corpus.jsonl"
+            write_texts(_to_texts(iter), corpus)
+            if self.checkpoint is None:
+                moeir.index(corpus=corpus, engine="bm25", output=self.folder / "index", keep_empty=True, **self.flags)
+            else:
+                encodings = {"output": self.folder / "encodings", "device": self.device, "dtype": self.dtype}
+                moeir.encode(model=self.checkpoint, corpus=corpus, keep_empty=True, **encodings)
+                moeir.index(encodings=self.folder / "encodings", output=self.folder / "index", **self.flags)
         return Retriever(self.folder / "index", device=self.device, dtype=self.dtype)
 
 

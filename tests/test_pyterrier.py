@@ -5,6 +5,7 @@ import pyterrier as pt
 import pytest
 
 import moeir as package
+from moeir import data_sources
 from moeir.errors import DataError, UsageError
 from moeir.pyterrier import Fusion, Indexer, Reranker, Retriever
 from moeir.records import runs, texts
@@ -85,6 +86,14 @@ def test_an_indexer_makes_what_encode_and_index_make(tmp_path, came_checkpoint, 
     assert (tmp_path / "own" / "corpus.jsonl").read_text() == "mine" and len(list((tmp_path / "own").iterdir())) == 2
     with pytest.raises(DataError, match=r"document 1 \('d2'\): no text; expected one of text"):
         Indexer(None, tmp_path / "other").index([documents[0], {"docno": "d2"}])
+
+
+@pytest.mark.parametrize("engine", ["bm25", "encodings"])
+def test_documents_are_not_held_in_memory(tmp_path, monkeypatch, came_checkpoint, documents, engine):
+    read_memory, contents = data_sources.read_memory, []
+    monkeypatch.setattr(data_sources, "read_memory", lambda path: contents.append(content := read_memory(path)) or content)
+    Indexer(None if engine == "bm25" else came_checkpoint, tmp_path / "own", dtype="float32").index(documents)
+    assert contents and not any(contents)
 
 
 def test_frames_without_rows_and_own_columns(index, came_checkpoint, queries):

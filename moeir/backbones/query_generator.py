@@ -24,7 +24,6 @@ from moeir.artifacts.journals import AppendableText, JsonlJournal
 from moeir.backbones.families import weights_io
 from moeir.backbones.tokenizer import load_tokenizer
 from moeir.errors import ArtifactError, UsageError, is_out_of_memory
-from moeir.kernels.token_budget import split_by_tokens
 from moeir.records import generated_queries, lines
 from moeir.records.texts import Text
 
@@ -78,10 +77,11 @@ class QueryGenerator:
         texts = [text for text in block if text.content]
         encodings = self._tokenizer.encode_batch([self._prefix + text.content for text in texts])
         queries_by_id: dict[str, list[str]] = {text.id: [] for text in block}
-        order = sorted(range(len(texts)), key=lambda row: len(encodings[row]))
-        sizes = [self._sampling.queries * (len(encodings[row]) + self._sampling.length) for row in order]
-        for first, last in split_by_tokens(sizes, self._max_tokens):
-            rows = order[first:last]
+        order = sorted(range(len(texts)), key=lambda row: -len(encodings[row]))
+        while order:  # a batch is padded to the longest, its first
+            size = self._sampling.queries * (len(encodings[order[0]]) + self._sampling.length)
+            count = max(1, self._max_tokens // size)
+            rows, order = order[:count], order[count:]
             generated = self._generate([encodings[row] for row in rows], texts[rows[0]].id)
             for number, query in enumerate(generated):
                 if query:

@@ -55,6 +55,19 @@ def test_half_precision_writes_too_with_and_without_filters(options, t5_model):
     assert len(write_queries(t5_model, Sampling(queries=8, length=6, **options), dtype=torch.bfloat16)[0]) > 3
 
 
+def test_a_padded_batch_has_at_most_max_tokens(t5_model, monkeypatch):
+    sizes = []
+
+    def note(_, passages, __):
+        sizes.append(2 * len(passages) * (max(map(len, passages)) + 6))
+        return [""] * 2 * len(passages)
+
+    monkeypatch.setattr(QueryGenerator, "_generate", note)
+    passages = [Text(str(row), "owl") for row in range(9)] + [Text("long", "an owl hunts at night " * 8)]
+    write_queries(t5_model, Sampling(queries=2, length=6), *passages, max_tokens=300)
+    assert max(sizes) <= 300 and len(sizes) <= 3
+
+
 def garble(**facts):
     def change(folder):
         config = json.loads((folder / "config.json").read_text()) | facts

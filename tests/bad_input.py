@@ -235,7 +235,7 @@ OLD_FORMAT = "bad: an index of format 0, made by version"
 DAMAGE = [
     BadInput("queries of another checkpoint", make_other_checkpoint, SEARCH + "idx --model other", 4, "and moeir index again"),
     BadInput("an older index", damaged_copy(*index_manifest, set_keys(format=0)), SEARCH + "bad", 4,
-        f"{OLD_FORMAT} 0.1.0 of moeir; this one reads format 1; {REPAIR}"),
+        f"{OLD_FORMAT} 0.1.0 of moeir; this one reads format 2; {REPAIR}"),
     BadInput("a manifest without its seal", damaged_copy(*index_manifest, remove_seal), SEARCH + "bad", 4,
         "bad/manifest.json: damaged: manifest checksum"),
     BadInput("another expert's", swap_file("global/vectors.npy", "idx/local/vectors.npy"), SEARCH + "bad", 4,

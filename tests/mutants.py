@@ -49,15 +49,17 @@ MORE_TESTS = {  # of modules that no test imports, or not all that matter
     "retrieval/run_files": "stages/test_search",
 }  # fmt: skip
 MORE_TESTS |= {  # of packages whose files are tested through the commands
-    "analysis/attribution": "stages/test_fuse", "analysis/result": "stages/test_analyze", "data_sources": "test_data_sources",
+    "analysis/attribution": "stages/test_fuse fusion/test_formulas", "analysis/result": "stages/test_analyze",
+    "data_sources": "test_data_sources",
     "hub": "stages/test_push stages/test_pull", "parsing": "test_parsing test_settings", "records/remote_rows": "test_data_sources",
     **dict.fromkeys(("reporting/explanations", "reporting/html_page", "reporting/page_data"), "stages/test_report"),
     **dict.fromkeys(("reranking/candidates", "reranking/score_journal", "reranking/scoring"), "stages/test_rerank"),
     "settings": "test_cli", "console": "test_cli stages/test_outputs", "variants": "test_own_code",
     "retrieval/searcher": "stages/test_search stages/test_exact_sum", "mining": "stages/test_mine_negatives",
-    "stages/base": "stages/test_outputs stages/test_next_command",
+    "stages/base": "stages/test_outputs stages/test_next_command", "representations/row_checks": "data_checks/test_vectors",
 }  # fmt: skip
-HELP = "test_cli.py::test_help_pages_are_as_reviewed"  # which show the defaults and limits of stages
+HELP = "test_cli.py::test_help_pages_are_as_reviewed"  # which show the defaults of stages
+LIMITS = "test_cli.py::test_limits_of_settings_are_as_reviewed"
 OPTIONS = "test_docs.py::test_the_pages_about_the_program_are_the_programs"  # which show the options of variants and their defaults
 HAVE_OPTIONS = ("indexes/bm25", "indexes/faiss", "fusion/formulas", "training/objectives")
 NEVER = ("tests/device/", "tests/examples/", "tests/stages/", "tests/test_")  # other machines, whole programs, tests of the whole tree
@@ -172,7 +174,8 @@ def tests_of(module: str) -> tuple[list[str], list[str]]:
     package, name = ".".join(Path(module).parts[:-1]), Path(module).stem
     imports = re.compile(rf"{re.escape(package)}\.{name}\b|from {re.escape(package)} import [^\n]*\b{name}\b")
     files = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "tests").glob("**/test_*.py"))]
-    pages = {HELP: path.startswith("stages/"), OPTIONS: path in HAVE_OPTIONS or path.startswith("architectures/")}
+    of_stages = path.startswith("stages/")
+    pages = {HELP: of_stages, LIMITS: of_stages, OPTIONS: path in HAVE_OPTIONS or path.startswith("architectures/")}
     more = [*MORE_TESTS.get(path, "").split(), *(page for page, shows_it in pages.items() if shows_it)]
     prefixes = [f"tests/{Path(path).parent / f'test_{name}'}", *(f"tests/{prefix}" for prefix in more)]
     named = [module] if ">>>" in (ROOT / module).read_text() else []

@@ -16,6 +16,7 @@ import pytest
 import moeir as package
 from moeir import cli, settings
 from moeir.errors import ArtifactError, DataError, MoeirError, UsageError
+from moeir.stages import stage_class
 
 HEAVY = [
     *("torch", "transformers", "faiss", "datasets", "numba", "numpy", "scipy", "ir_measures"),
@@ -95,6 +96,17 @@ def test_help_pages_are_as_reviewed(page, moeir, check_golden, monkeypatch):
     result = moeir(*([] if page == "root" else [page]), "--help")
     assert (result.code, result.stderr) == (0, "")
     check_golden(f"help/{page}.txt", result.stdout)
+
+
+def test_limits_of_settings_are_as_reviewed(check_golden):
+    limits = [
+        f"{stage} {setting.flag}: {words} {limit}\n"
+        for stage in cli.STAGES
+        for setting in settings.list_settings(stage_class(stage))
+        for name, (words, _) in settings.LIMITS.items()
+        if (limit := getattr(setting, name)) is not None
+    ]
+    check_golden("limits.txt", "".join(limits))
 
 
 @pytest.mark.parametrize("arguments", [(), ("fuse",), ("init",)])

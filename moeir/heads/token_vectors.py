@@ -69,7 +69,7 @@ class CoilHead(nn.Module):
         hidden: int,
         special_tokens: SpecialTokens,
         *,
-        dimension: int = 32,
+        dimension: int,
         separator: bool = False,
         layer_norm: bool = False,
         relu: bool = False,

@@ -221,5 +221,6 @@ def test_projected_is_a_linear_map_with_bias_of_the_first_token():
 
 def test_half_precision_ends_in_float32():
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        output = CoilHead(H, SIGNS, layer_norm=True)(states(), tokens()), ProjectionHead(H, layer_norm=True)(states(), tokens())
+        heads = CoilHead(H, SIGNS, dimension=4, layer_norm=True), ProjectionHead(H, layer_norm=True)
+        output = [head(states(), tokens()) for head in heads]
     assert {part.vectors.dtype for part in output} == {torch.float32}

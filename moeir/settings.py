@@ -156,12 +156,12 @@ def _collect_settings(stage: Any) -> tuple[Setting, ...]:
 def check_combinations(stage: Any) -> None:
     """UsageError for a setting without one that it needs, or beside one that it excludes."""
     settings = {setting.name: setting for setting in list_settings(type(stage))}
-    given = {name for name, setting in settings.items() if getattr(stage, name) not in (None, (), setting.default)}
-    for setting in (settings[name] for name in settings if name in given):
-        if other := next((name for name in setting.excludes if name in given), None):
+    chosen = {name for name, setting in settings.items() if getattr(stage, name) not in (None, (), setting.default)}
+    for setting in (settings[name] for name in settings if name in chosen):
+        if other := next((name for name in setting.excludes if name in chosen), None):
             raise UsageError(f"{setting.flag} and {settings[other].flag} exclude one another: leave one of them out")
         for names in (need.split(" or ") for need in setting.needs):
-            if given.isdisjoint(names):
+            if chosen.isdisjoint(names):
                 raise UsageError(f"{setting.flag} needs {' or '.join(settings[name].flag for name in names)}")
 
 

@@ -89,7 +89,7 @@ def remove_nothing(patch: pytest.MonkeyPatch) -> None:
 def pass_over_fsync(patch: pytest.MonkeyPatch) -> None:
     fsync = atomic_write._fsync
 
-    patch.setattr(atomic_write, "_fsync", lambda path, **_: fsync(path, strict=False))
+    patch.setattr(atomic_write, "_fsync", lambda path, **_: fsync(path, raise_errors=False))
 
 
 def fsync_nothing(patch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,7 @@ class ParameterAccount:
 
     def _count_active(self, names: list[str], side: str) -> int | None:
         """Number of active parameters among those of an owner; None if a router decides."""
-        mixtures = [found[0] if (found := self._find_mixture(name)) else None for name in names]
+        mixtures = [mixture[0] if (mixture := self._find_mixture(name)) else None for name in names]
         if all(mixture is not None and mixture.routed and len(mixture.active_experts[side]) == 1 for mixture in mixtures):
             return None
         return self._count(name for name in names if self.is_active(name, side))
@@ -87,8 +87,8 @@ class ParameterAccount:
             return name.split(".")[1]
         if self._has_separate_encoders and name.startswith(("encoder.", "document_encoder.")):
             return f"{'document' if name.startswith('document') else 'query'} encoder"
-        if (found := self._find_mixture(name)) is not None:
-            return f"{'block expert' if found[0].once_per_text else 'expert'} {found[1]}"
+        if (mixture := self._find_mixture(name)) is not None:
+            return f"{'block expert' if mixture[0].once_per_text else 'expert'} {mixture[1]}"
         if any(part in f".{name}" for part in ROUTER_NAMES):
             return "router"
         sparse = [expert for expert, kind in self.representation_kinds.items() if kind == "sparse"]
@@ -112,8 +112,8 @@ class ParameterAccount:
             return False
         if self._has_separate_encoders and name.startswith(("encoder.", "document_encoder.")):
             return name.startswith("document_encoder.") == (side == "document")
-        found = self._find_mixture(name)
-        return found is None or found[1] in found[0].active_experts[side]
+        mixture = self._find_mixture(name)
+        return mixture is None or mixture[1] in mixture[0].active_experts[side]
 
     @property
     def _experts_without_query_encoder(self) -> set[str]:
@@ -160,8 +160,8 @@ class ParameterAccount:
         if owner == "router":
             uses = [mixture for mixture in self.mixtures if mixture.routed and name.startswith(self._gate_prefix(mixture))]
             return sum(1 if mixture.gate_once_per_text else length for mixture in uses)
-        found = self._find_mixture(name)
-        once = found is not None and found[0].once_per_text
+        mixture = self._find_mixture(name)
+        once = mixture is not None and mixture[0].once_per_text
         pooled = ".pooler." in name or (name.startswith("heads.") and self.representation_kinds.get(owner) == "dense")
         return 1 if once or pooled else length
 

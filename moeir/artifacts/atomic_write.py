@@ -81,10 +81,10 @@ def atomic_output(
         except BaseException as problem:
             is_unsynced = isinstance(problem, OSError) and work.old.exists() and path.exists()
             if not is_unsynced:  # else what was replaced stays, as a power cut may give it its name back
-                _recover(work, strict=False)
+                _recover(work, raise_errors=False)
                 is_expected = isinstance(problem, MoeirError | OSError)  # a user's error or a disk's; any other failure may be resumed
                 if not _has_resumable_state(work) and (is_expected or not (work.partial / RESUME / TOKEN_CACHE).exists()):
-                    _remove_work(work, strict=False)
+                    _remove_work(work, raise_errors=False)
             if isinstance(problem, OSError) and problem.filename is None and problem.errno is not None:
                 problem.filename = str(path)
             raise
@@ -229,17 +229,17 @@ def wait_for_writer(path: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_SH)
 
 
-def _recover(work: WorkFolder, *, strict: bool = True) -> None:
-    """Finish or undo a commit that was interrupted; not `strict` where an error is told already."""
+def _recover(work: WorkFolder, *, raise_errors: bool = True) -> None:
+    """Finish or undo a commit that was interrupted; without `raise_errors` where another error is raised already."""
     if work.manifest.exists() and not work.partial.exists() and _is_file_of(work.path, work.manifest):
         os.replace(work.manifest, work.manifest_beside)
-        _fsync(work.path.parent, strict=strict)
+        _fsync(work.path.parent, raise_errors=raise_errors)
     _remove(work.manifest, *([work.partial / DISCARDED] if work.partial.is_dir() else []))
     if work.old.exists() and not work.path.exists():  # between two renames
         os.rename(work.old, work.path)
     if (work.partial / MANIFEST).exists() and not work.old.exists() and not (work.partial / RESUME).exists():
         os.rename(work.partial, work.old)  # what was replaced, or a product whose resume state is gone
-    _retire(work, strict=strict)
+    _remove_old_folder(work, raise_errors=raise_errors)
 
 
 def _is_file_of(path: Path, manifest_file: Path) -> bool:
@@ -247,7 +247,7 @@ def _is_file_of(path: Path, manifest_file: Path) -> bool:
     return path.is_file() and [entry["sha256"] for entry in files.values()] == [compute_sha256(path)]
 
 
-def _retire(work: WorkFolder, *, strict: bool = True) -> None:
+def _remove_old_folder(work: WorkFolder, *, raise_errors: bool = True) -> None:
     """Remove the folder that was replaced: the files of its manifest. What is not removed gets a visible name, with a warning."""
     own = {work.old / name for name in list_files(work.old / MANIFEST) or ()}
     try:
@@ -257,7 +257,7 @@ def _retire(work: WorkFolder, *, strict: bool = True) -> None:
             with suppress(OSError):  # it holds something else
                 os.rmdir(root)
         if {entry.name for entry in work.old.glob("*")} == {MANIFEST}:
-            _fsync(work.old, strict=strict)  # the manifest goes last: it says whose the rest is
+            _fsync(work.old, raise_errors=raise_errors)  # the manifest goes last: it says whose the rest is
             _remove(work.old)
     except OSError as problem:
         log.warning("%s: %s", problem.filename, problem.strerror)
@@ -267,12 +267,12 @@ def _retire(work: WorkFolder, *, strict: bool = True) -> None:
         log.warning("%s: what it held before could not be removed whole; what remains is %s", work.path, target)
 
 
-def _remove_work(work: WorkFolder, *, has_successor: bool = False, strict: bool = True) -> None:
+def _remove_work(work: WorkFolder, *, has_successor: bool = False, raise_errors: bool = True) -> None:
     """Remove all work and then, when that is on the disk, its record, which says that it is ours."""
     records = (_new_path(work.record), work.record)
     if rest := [entry for entry in work.folder.iterdir() if entry not in (*records, work.lock)]:
         _remove(*rest)
-        _fsync(work.folder, strict=strict)
+        _fsync(work.folder, raise_errors=raise_errors)
     if not has_successor:
         _remove(*records)
 
@@ -332,7 +332,7 @@ def _commit(work: WorkFolder, target: Path, manifest: dict[str, Any]) -> None:
         _drop_resume(partial)
         _fsync(partial)
         _swap_into_place(partial, target, work.old)
-        _retire(work)
+        _remove_old_folder(work)
     else:
         _fsync(partial)
         write_text_atomically(work.manifest, text)
@@ -428,12 +428,12 @@ def sync_file(path: Path) -> None:
     _fsync(path.parent)
 
 
-def _fsync(path: Path, *, strict: bool = True) -> None:
+def _fsync(path: Path, *, raise_errors: bool = True) -> None:
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)
     except OSError:
-        if strict:
+        if raise_errors:
             raise
     finally:
         os.close(number)

@@ -35,13 +35,17 @@ class TensorFields:
 
     def to(self, device: torch.device | str) -> Self:
         """A copy on a device; copies from pinned memory are asynchronous."""
-        return self._map(lambda part: part.to(device, non_blocking=part.is_pinned()) if isinstance(part, Tensor) else part.to(device))
+
+        def move(part: Any) -> Any:
+            return part.to(device, non_blocking=part.is_pinned()) if isinstance(part, Tensor) else part.to(device)
+
+        return self._map_tensors(move)
 
     def pin_memory(self) -> Self:
         """A copy in pinned memory."""
-        return self._map(lambda part: part.pin_memory())
+        return self._map_tensors(lambda part: part.pin_memory())
 
-    def _map(self, change: Callable[[Any], Any]) -> Self:
+    def _map_tensors(self, change: Callable[[Any], Any]) -> Self:
         def apply(value: Any) -> Any:
             if isinstance(value, Tensor | TensorFields):
                 return change(value)

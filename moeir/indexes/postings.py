@@ -123,7 +123,7 @@ class Postings:
         if not self._takes_loops(len(self.terms), len(rows)):
             owners = np.repeat(np.arange(documents), np.diff(self.starts))
             for number, own_rows in enumerate(rows):
-                hits, values = _find_scored(self._sum_products(self._query(queries, number), slice(None), owners, documents))
+                hits, values = _find_scored(self._sum_products(self._build_query(queries, number), slice(None), owners, documents))
                 base.fill_ranked_hits(hits, values, id_ranks, own_rows, scores[number])
             return
         import numba
@@ -134,7 +134,7 @@ class Postings:
         part_scores = np.full(part_rows.shape, -np.inf, dtype=np.float32)
 
         def search_part(part: int) -> None:
-            query = self._query(queries, part // splits)
+            query = self._build_query(queries, part // splits)
             hits, values = self._find_hits(query, rows.shape[1], documents, part % splits, splits)
             base.fill_ranked_hits(hits, values, id_ranks, part_rows[part], part_scores[part])
 
@@ -148,7 +148,7 @@ class Postings:
         queries, scores = self._prepare_queries(queries), np.empty(len(query_rows), dtype=np.float32)
         loops = self._takes_loops(int((self.starts[document_rows + 1] - self.starts[document_rows]).sum()))
         for number in np.unique(query_rows).tolist():
-            pairs, query = slice(*np.searchsorted(query_rows, [number, number + 1])), self._query(queries, number)
+            pairs, query = slice(*np.searchsorted(query_rows, [number, number + 1])), self._build_query(queries, number)
             if loops:
                 scores[pairs] = self._score_rows(query, document_rows[pairs])
             else:
@@ -183,8 +183,8 @@ class Postings:
         rows, scans = rows[:count], scans[:count]
         is_best = scans >= best
         values = self._score_rows(query, rows[is_best])
-        found = values[~np.isnan(values)]
-        floor = np.partition(found, len(found) - depth)[len(found) - depth] if len(found) >= depth else -np.inf
+        scored = values[~np.isnan(values)]
+        floor = np.partition(scored, len(scored) - depth)[len(scored) - depth] if len(scored) >= depth else -np.inf
         others = rows[~is_best & (scans >= best - error) & (scans * (unit * ROUNDING_SLACK) >= floor)]
         rows, values = np.concatenate([rows[is_best], others]), np.concatenate([values, self._score_rows(query, others)])
         hits, values = _find_scored(values)
@@ -223,7 +223,7 @@ class Postings:
         """Value of each term's largest step in the units of `Query.weights`."""
         return np.full(len(self.highest), STEPS, np.float32) if self._shift else self.highest
 
-    def _query(self, queries: SparseRows, number: int) -> Query:
+    def _build_query(self, queries: SparseRows, number: int) -> Query:
         """One of the queries that `_prepare_queries` returns."""
         part = slice(queries.starts[number], queries.starts[number + 1])
         query = Query(queries.terms[part], queries.weights[part], np.zeros(len(self.highest), bool), np.empty(len(self.highest)))

@@ -1,11 +1,12 @@
 """Cross-encoders give the scores, files and tokens of transformers' sequence classification, in every family."""
 
 import json
+import shutil
 
 import pytest
 import torch
 import transformers
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from moeir import open_checkpoint, variants
 from moeir.architectures.checkpoint import RetrievalModel
@@ -104,10 +105,10 @@ def test_modernbert_with_the_mean_of_all_tokens_or_with_biases(changes, publishe
     )
 
 
-def test_weights_that_the_head_has_no_place_for_are_warned_of(published, caplog):
-    folder = published("modernbert", norm_bias=True)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"norm_bias": False}))
+def test_weights_that_the_head_has_no_place_for_are_warned_of(published, tmp_path, caplog):
+    folder = shutil.copytree(published("modernbert"), tmp_path / "model")
+    weights = load_file(folder / "model.safetensors")
+    save_file(weights | {"head.norm.bias": torch.zeros(24)}, folder / "model.safetensors", metadata={"format": "pt"})
     build_checkpoint(folder, "cross-encoder", RULES)
     assert "1 weights are not read, first heads.relevance.norm.bias: this cross-encoder's head has none" in caplog.text
 

@@ -39,6 +39,7 @@ LAYER_NAMES = {
     "feedforward.norm.": "output.LayerNorm.",
 }
 CLASSIFIER_NAMES = {"heads.relevance.dense.": "classifier.dense.", "heads.relevance.output.": "classifier.out_proj."}
+HEADS = ("vocabulary_head.", "heads.", "pooler.", "classifier.", "qa_outputs.", "sequence_summary.")  # what an encoder may do without
 TIED = {"vocabulary_head.decoder.weight": "embeddings.words.weight", "vocabulary_head.decoder.bias": "vocabulary_head.bias"}
 
 
@@ -91,6 +92,12 @@ class NameMap:
             else:
                 own_names[name] = _replace_prefix(bare, model)
         return own_names
+
+    def find_unread(self, names: Collection[str], layers: int, read: Collection[str]) -> list[str]:
+        """Names in a checkpoint of the encoder's own weights, not of heads of any task, that are not among our names `read`."""
+        has_prefix = any(name.startswith(self.prefix) for name in names)
+        own_names = {name: own for name, own in self.from_hf(names, layers).items() if not has_prefix or name.startswith(self.prefix)}
+        return [name for name, own in own_names.items() if own not in read and not own.startswith(HEADS)]
 
     def _read_heads(self, names: Collection[str]) -> dict[str, str]:
         """Names of both heads, those of the head that the checkpoint has last: ModernBERT gives both the same names."""

@@ -132,9 +132,11 @@ def list_weight_files(folder: Path) -> list[str]:
 def read_encoder(folder: Path, *, vocabulary_head: bool | None = False, device: str = "cpu") -> Encoder:
     """Load an encoder from a folder of plain weights; `vocabulary_head=None` loads the head if the folder has one.
 
-    ArtifactError for a missing weight or a wrong shape; initialising a missing vocabulary head is left to the caller.
+    ArtifactError for a missing weight, one that the encoder does not have, or a wrong shape; initialising a missing vocabulary head is left
+    to the caller.
     """
     config = read_config(folder)
+    names = import_family(config, folder).NAMES
     weights = read_weights(folder, config, device=device)
     has_head = any(name.startswith("vocabulary_head.") for name in weights)
     with_head = has_head if vocabulary_head is None else vocabulary_head
@@ -144,11 +146,13 @@ def read_encoder(folder: Path, *, vocabulary_head: bool | None = False, device: 
         encoder = Encoder(encoder_config, vocabulary_head=with_head)
     expected = encoder.state_dict()
     needed = [name for name in expected if has_head or not name.startswith("vocabulary_head.")]
-    if missing := [name for name in needed if name not in weights]:
+    if missing := [names.to_hf(name, has_head=False) for name in needed if name not in weights]:
         raise ArtifactError(f"{folder}: weights are missing, first {missing[0]} ({len(missing)} in all); expected a whole checkpoint")
     check_shapes(folder, expected, weights)
-    if unread := [name for name in weights if name.startswith(("embeddings.", "layers.")) and name not in expected]:
-        log.warning("%s: %d weights are not read, first %s: config.json describes an encoder without", folder, len(unread), unread[0])
+    in_files = [name for file in list_weight_files(folder) for name in _read_header(folder / file)]
+    if unread := names.find_unread(in_files, encoder_config.layers, expected):
+        reason = "config.json describes an encoder without; expected files of one model"
+        raise ArtifactError(f"{folder}: {len(unread)} weights are not read, first {unread[0]}: {reason}")
     encoder.load_state_dict({name: weights[name] for name in expected if name in weights}, strict=False)
     return encoder
 

@@ -170,15 +170,16 @@ class Architecture(nn.Module):
         return encoded if ordered.order is None else encoded.select(ordered.order, permutation=True)
 
     def truncate_and_mark(self, texts: list[list[int]], side: str, length: int) -> tuple[list[list[int]], list[int] | None]:
-        """Ids truncated to `length`, the last special token kept, with markers and query augmentation if the architecture uses them.
+        """Ids truncated to `length`, the last special tokens kept, with markers and query augmentation if the architecture uses them.
 
         The second value counts the [MASK] tokens at the end of each text, which are not attended to (ColBERT).
         """
         marker = (self.special_tokens.query_marker if side == "query" else self.special_tokens.document_marker) if self.markers else None
         budget = length - (marker is not None)
-        truncated = [ids if len(ids) <= budget else [*ids[: budget - 1], ids[-1]] for ids in texts]
+        leading, trailing = self.special_tokens.leading, self.special_tokens.trailing
+        truncated = [ids if len(ids) <= budget else [*ids[: budget - trailing], *ids[len(ids) - trailing :]] for ids in texts]
         if marker is not None:
-            truncated = [[ids[0], marker, *ids[1:]] for ids in truncated]
+            truncated = [[*ids[:leading], marker, *ids[leading:]] for ids in truncated]
         if not (self.augmentation and side == "query"):
             return truncated, None
         assert self.special_tokens.mask is not None

@@ -78,7 +78,8 @@ class RetrievalModel:
         for head in self.architecture.heads.values():
             if isinstance(head, PoolingHead) and not head.pool_prefix:
                 prefixes = {side: self.input_config.add_prefix([""], side) for side in ("query", "document")}
-                head.unpooled_tokens = {side: len(self.tokenizer.encode(prefix)[0]) - 1 for side, prefix in prefixes.items() if prefix[0]}
+                sizes = {side: len(self.tokenizer.encode(prefix)[0]) for side, prefix in prefixes.items() if prefix[0]}
+                head.unpooled_tokens = {side: size - self.tokenizer.special_tokens.trailing for side, size in sizes.items()}
 
     def __repr__(self) -> str:
         return f"RetrievalModel({self.path or 'unsaved'}: {self.spec})"
@@ -349,7 +350,9 @@ def load_with_spec(folder: Path, spec: str, input_config: InputConfig, device: s
 
 
 def check_token_ids(folder: Path, tokenizer: TextTokenizer, config: EncoderConfig) -> None:
-    """ArtifactError for a tokenizer with ids beyond the word embeddings."""
+    """ArtifactError for a tokenizer with ids beyond the word embeddings, or one of an encoder's family that adds no special tokens."""
+    if not (tokenizer.special_tokens.leading and tokenizer.special_tokens.trailing) and weights_io.find_family(folder) is not None:
+        raise ArtifactError(f"{folder}: its tokenizer adds no special tokens; expected an encoder's tokenizer")
     if (tokens := tokenizer.vocabulary_size) > (rows := config.vocabulary):
         raise ArtifactError(
             f"{folder}: the tokenizer has ids up to {tokens - 1}, the weights only {rows} tokens; expected files of one model"

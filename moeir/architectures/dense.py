@@ -9,9 +9,10 @@ from moeir.heads.pooling import PoolingHead
 class Dense(Architecture):
     """One vector per text, inner product; siamese (CAME's global expert alone) or with separate encoders (DPR).
 
-    `head` keeps the vocabulary head, for pre-training. `encoders`: siamese or separate. `pooling`: cls or mean, with pool_prefix=false
-    without the tokens of the prefix. `normalise` makes the inner product a cosine; `scale` multiplies the scores (finetune makes it 20 with
-    normalise=true, unless it is set: --temperature).
+    `head` keeps the vocabulary head, for pre-training. `encoders`: siamese or separate. `pooling`: cls, mean, last, max, weighted_mean or
+    mean_sqrt_len, with pool_prefix=false without the tokens of the prefix. `projections`: widths of linear maps of the pooled vector, with
+    bias and activation if they have them (3072+768, 512-bias-tanh). `normalise` makes the inner product a cosine; `scale` multiplies the
+    scores (finetune makes it 20 with normalise=true, unless it is set: --temperature).
     """
 
     def __init__(
@@ -23,6 +24,7 @@ class Dense(Architecture):
         pooling: str = "cls",
         normalise: bool = False,
         pool_prefix: bool = True,
+        projections: tuple[str, ...] = (),
         scale: float = 1.0,
         head: bool = False,
     ) -> None:
@@ -30,5 +32,7 @@ class Dense(Architecture):
         if not head:
             encoder.vocabulary_head = None
         self.set_encoder_sharing(encoders)
-        self.heads["global"] = PoolingHead(pooling=pooling, normalise=normalise, pool_prefix=pool_prefix)
+        self.is_hf_compatible = self.is_hf_compatible and not projections
+        options = {"pooling": pooling, "normalise": normalise, "pool_prefix": pool_prefix}
+        self.heads["global"] = PoolingHead(hidden=encoder.config.hidden, projections=projections, **options)
         self.scales = {"global": scale}

@@ -216,8 +216,8 @@ def _fit_mlm_head(model: RetrievalModel, texts: Sequence[str], seed: int) -> Non
     outputs = [architecture.encode_states(part)["lexical"] if is_lexical else architecture.encoder(part) for part in parts]
     states, token_ids = torch.cat(outputs), torch.cat([part.ids for part in parts])
     special_tokens = architecture.special_tokens
-    special_ids = [special_tokens.beginning, special_tokens.separator, *([special_tokens.document_marker] if architecture.markers else [])]
-    is_ordinary = ~torch.isin(token_ids, torch.tensor(special_ids))
+    special_ids = [special_tokens.beginning, special_tokens.separator, special_tokens.document_marker if architecture.markers else None]
+    is_ordinary = ~torch.isin(token_ids, torch.tensor([number for number in special_ids if number is not None]))
     head, embedding = architecture.encoder.vocabulary_head, architecture.encoder.embeddings.words.weight
     if isinstance(head, UntransformedMlmHead):
         report = mlm_head.fit_bias(head, embedding, states[is_ordinary], token_ids[is_ordinary])

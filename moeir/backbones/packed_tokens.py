@@ -20,14 +20,16 @@ Numbers: TypeAlias = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """Ids of the special tokens of a vocabulary."""
+    """Ids of the special tokens of a vocabulary, None for those that it lacks, and how many stand before and after the tokens of a text."""
 
-    beginning: int
-    separator: int
+    beginning: int | None
+    separator: int | None
     mask: int | None
     query_marker: int | None
     document_marker: int | None
     punctuation: tuple[int, ...]
+    leading: int = 1
+    trailing: int = 1
 
 
 class TensorFields:

@@ -24,6 +24,7 @@ TOKENIZER_FILES = (
     *("vocab.txt", "vocab.json", "merges.txt", "added_tokens.json"),
 )
 MASK_TOKENS = ("[MASK]", "<mask>")
+QUERY_MARKERS, DOCUMENT_MARKERS = ("[Q] ", "[unused0]"), ("[D] ", "[unused1]")  # of PyLate, and of ColBERT
 WORDPIECE_PREFIX, BYTE_LEVEL_SPACE = "##", "Ġ"
 PREFIX_CHARACTERS = 2048  # of a long text, and PREFIX_CHARACTERS_PER_TOKEN more for each token that is read
 PREFIX_CHARACTERS_PER_TOKEN = 32
@@ -50,24 +51,39 @@ class TextTokenizer:
         self._space_symbol = _find_space_symbol(self._tokenizer, folder)
         self.vocabulary_size = max(vocabulary.values()) + 1
         self.special_tokens = self._find_special_tokens(vocabulary)
+        self._empty_text = self._tokenizer.encode("").ids or [self._find_filler(vocabulary)]
         if set(vocabulary.values()) <= set(self.special_ids):
             raise ArtifactError(f"{folder}: its tokenizer has special tokens only; expected tokens of texts")
 
     def _find_special_tokens(self, vocabulary: Mapping[str, int]) -> SpecialTokens:
         """Special tokens as named in the files, else by the family's default names."""
-        mask_name, empty_text_ids = self._config.get("mask_token"), self._tokenizer.encode("").ids
-        if len(empty_text_ids) < 2:
-            raise ArtifactError(f"{self.folder}: its tokenizer adds no special tokens; expected an encoder's tokenizer")
-        mask_name = mask_name.get("content") if isinstance(mask_name, dict) else mask_name
-        masks = map(self._tokenizer.token_to_id, (str(mask_name or MASK_TOKENS[0]), *MASK_TOKENS))
+        probe = self._tokenizer.encode(PROBE)
+        own = [position for position, text in enumerate(probe.sequence_ids) if text is not None] or [len(probe.ids) // 2]
+        leading, trailing = own[0], len(probe.ids) - 1 - own[-1]
+        masks = map(self._tokenizer.token_to_id, (self._name_token("mask_token") or MASK_TOKENS[0], *MASK_TOKENS))
         return SpecialTokens(
-            beginning=empty_text_ids[0],
-            separator=empty_text_ids[-1],
+            beginning=probe.ids[0] if leading else None,
+            separator=probe.ids[-1] if trailing else None,
             mask=next((number for number in masks if number is not None), None),
-            query_marker=self._tokenizer.token_to_id("[unused0]"),
-            document_marker=self._tokenizer.token_to_id("[unused1]"),
+            query_marker=self._find_marker(QUERY_MARKERS),
+            document_marker=self._find_marker(DOCUMENT_MARKERS),
             punctuation=self._punctuation_ids(vocabulary),
+            leading=leading,
+            trailing=trailing,
         )
+
+    def _name_token(self, name: str) -> str:
+        """The token of a name such as mask_token in the files, empty if they have none."""
+        token = self._config.get(name)
+        return str((token.get("content") if isinstance(token, dict) else token) or "")
+
+    def _find_marker(self, names: Sequence[str]) -> int | None:
+        return next((number for name in names if (number := self._tokenizer.token_to_id(name)) is not None), None)
+
+    def _find_filler(self, vocabulary: Mapping[str, int]) -> int:
+        """The token of an empty text to which a tokenizer adds none, so that each text has a token."""
+        names = [self._name_token(name) for name in ("eos_token", "pad_token", "unk_token")]
+        return next((vocabulary[name] for name in names if name in vocabulary), min(vocabulary.values()))
 
     def _punctuation_ids(self, vocabulary: Mapping[str, int]) -> tuple[int, ...]:
         """Ids of tokens that consist of punctuation, with or without a space before it."""
@@ -77,7 +93,8 @@ class TextTokenizer:
     def encode(self, texts: Sequence[str], *, special: bool = True) -> list[list[int]]:
         """Token ids of each text, with or without special tokens, not truncated."""
         with refuse_failures(self.folder, "encode a text"):
-            return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=special)]
+            encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=special)
+        return [encoding.ids or (self._empty_text if special else []) for encoding in encodings]
 
     def encode_first(self, texts: Sequence[str], max_tokens: int, *, special: bool = True) -> tuple[list[list[int]], list[int]]:
         """Token ids of each text whose first `max_tokens`, or all if there are fewer, are those of `encode`, and the number of its tokens.
@@ -137,7 +154,7 @@ class TextTokenizer:
         """Ids of all special tokens, markers included."""
         added = {number for number, token in self._tokenizer.get_added_tokens_decoder().items() if token.special}
         own = self.special_tokens
-        named = {own.beginning, own.separator, own.mask, own.query_marker, own.document_marker}
+        named = {own.beginning, own.separator, own.mask, own.query_marker, own.document_marker, *self.encode([""])[0]}
         return tuple(sorted(added | named - {None}))
 
     def id_to_token(self, number: int) -> str:

@@ -1,4 +1,7 @@
-"""One vector per text: the first token's state, the mean of all, or a linear map of the first (COIL's [CLS] part, Gao et al. 2021)."""
+"""One vector per text: a token's state, a mean or the maximum of several, and linear maps of it; or a map of the first (COIL's [CLS] part,
+Gao et al. 2021)."""
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -10,40 +13,84 @@ from moeir.kernels.precision import normalize
 from moeir.parsing import check_choice
 from moeir.representations.dense import Dense
 
-POOLINGS = ("cls", "mean")
+POOLINGS = ("cls", "mean", "last", "max", "weighted_mean", "mean_sqrt_len")
+ACTIVATIONS = {one.__name__.lower(): one for one in (nn.Identity, nn.Tanh, nn.GELU, nn.ReLU, nn.SiLU, nn.Sigmoid)}
+
+
+class VectorMap(nn.Module):
+    """A linear map of vectors to a width, such as 768, 768-bias or 768-bias-tanh, followed by an activation."""
+
+    def __init__(self, size: int, text: str) -> None:
+        super().__init__()
+        width, *words = text.split("-")
+        names = [word for word in words if word in ACTIVATIONS]
+        if not width.isdecimal() or len(names) > 1 or sorted(words) != sorted([*names, *(["bias"] if "bias" in words else [])]):
+            expected = f"a width, as in 768, 768-bias or 768-bias-tanh (with one of {', '.join(ACTIVATIONS)})"
+            raise UsageError(f"projections={text}: expected {expected}")
+        self.linear = make_projection(size, int(width), "projections", bias="bias" in words)
+        self.activation = ACTIVATIONS[names[0] if names else "identity"]()
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """[B, H] -> [B, D]."""
+        mapped: Tensor = self.activation(self.linear(vectors))
+        return mapped
 
 
 class PoolingHead(nn.Module):
-    """`cls`: the last layer's first token, no pooler, no projection (CAME eq. 6). `mean`: over all attended tokens, without
-    `pool_prefix` but for the first `unpooled_tokens` of a side."""
+    """The state of the first token (`cls`, without pooler: CAME eq. 6) or of the `last`, or the `mean` or `max` over all attended tokens.
+
+    `weighted_mean`: the weight of a token is its number in the text, from 1 (Muennighoff 2022). `mean_sqrt_len`: the sum, divided by the
+    root of the number of tokens. Without `pool_prefix` the first `unpooled_tokens` of a side are left out. `projections` are `VectorMap`s
+    of the pooled vector of width `hidden`.
+    """
 
     kind = Dense.kind
 
-    def __init__(self, *, pooling: str = "cls", normalise: bool = False, pool_prefix: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        pooling: str = "cls",
+        normalise: bool = False,
+        pool_prefix: bool = True,
+        hidden: int = 0,
+        projections: Sequence[str] = (),
+    ) -> None:
         super().__init__()
         check_choice("pooling", pooling, POOLINGS)
-        if pooling == "cls" and not pool_prefix:
-            raise UsageError("pool_prefix=false: leaves the prefix of texts out of their mean; expected pooling=mean")
         self.pooling, self.normalise, self.pool_prefix = pooling, normalise, pool_prefix
         self.unpooled_tokens: dict[str, int] = {}  # of the prefix of each side
+        self.projections = nn.ModuleList()
+        for text in projections:
+            self.projections.append(VectorMap(self.projections[-1].linear.out_features if self.projections else hidden, text))
 
     def forward(self, states: Tensor, tokens: PackedTokens) -> Dense:
-        """states [T, H] -> vectors [B, H] in float32."""
-        states = states.float()
-        if self.pooling == "mean":
-            vectors = _mean(states, tokens, self.unpooled_tokens.get(tokens.side, 0))
-        else:
-            vectors = states.index_select(0, tokens.starts[:-1])
+        """states [T, H] -> vectors [B, H], or [B, D] by the last of the projections, in float32."""
+        vectors = pool_states(self.pooling, states.float(), tokens, self.unpooled_tokens.get(tokens.side, 0))
+        for projection in self.projections:
+            vectors = projection(vectors)
+        vectors = vectors.float()
         return Dense(normalize(vectors) if self.normalise else vectors)
 
 
-def _mean(states: Tensor, tokens: PackedTokens, unpooled: int) -> Tensor:
+def pool_states(pooling: str, states: Tensor, tokens: PackedTokens, unpooled: int = 0) -> Tensor:
+    """states [T, H] -> vectors [B, H]: of tokens that are attended to, without the first `unpooled` of each text."""
+    starts, texts = tokens.starts[:-1], tokens.text_indices()
+    if pooling == "cls":
+        return states.index_select(0, torch.where(tokens.starts.diff() > unpooled, starts + unpooled, starts))
     attended = torch.ones_like(tokens.ids, dtype=torch.bool) if tokens.no_attend_mask is None else ~tokens.no_attend_mask
+    if pooling == "last":
+        return states.index_select(0, starts.index_add(0, texts, attended.long()) - 1)
     if unpooled:
-        attended &= tokens.positions() >= unpooled
-    sums = states.new_zeros(len(tokens), states.shape[-1]).index_add(0, tokens.text_indices(), states * attended[:, None])
-    counts = states.new_zeros(len(tokens)).index_add(0, tokens.text_indices(), attended.float())
-    return sums / counts.clamp(min=1.0)[:, None]
+        attended = attended & (tokens.positions() >= unpooled)
+    if pooling == "max":
+        visible = states.masked_fill(~attended[:, None], float("-inf"))
+        largest = torch.full_like(states[: len(tokens)], float("-inf"))
+        largest = largest.scatter_reduce(0, texts[:, None].expand_as(states), visible, "amax")
+        return largest.masked_fill(largest == float("-inf"), 0.0)
+    weights = attended * (tokens.positions() + 1) if pooling == "weighted_mean" else attended
+    sums = states.new_zeros(len(tokens), states.shape[-1]).index_add(0, texts, states * weights[:, None])
+    totals = states.new_zeros(len(tokens)).index_add(0, texts, weights.float()).clamp(min=1.0)
+    return sums / (totals.sqrt() if pooling == "mean_sqrt_len" else totals)[:, None]
 
 
 class ProjectionHead(nn.Module):

@@ -34,8 +34,8 @@ class TokenVectorHead(nn.Module):
         super().__init__()
         self.projection = make_projection(hidden, dimension, "local", bias=False)
         self.normalise = normalise
-        dropped_ids = [*([] if separator else [special_tokens.separator]), *([] if punctuation else special_tokens.punctuation)]
         self._separator = None if separator else special_tokens.separator
+        dropped_ids = [*([] if self._separator is None else [self._separator]), *([] if punctuation else special_tokens.punctuation)]
         self.register_buffer("dropped_ids", torch.tensor(dropped_ids, dtype=torch.int64), persistent=False)
 
     def forward(self, states: Tensor, tokens: PackedTokens) -> MultiVector:
@@ -59,7 +59,7 @@ class TokenVectorHead(nn.Module):
 class CoilHead(nn.Module):
     """A linear map with bias, the same for queries and documents; terms are the token ids.
 
-    [CLS] is left out on both sides, as it is no term. Options: `separator` keeps [SEP]; `layer_norm` after the map; `relu` after that.
+    A [CLS] is left out on both sides, as it is no term. Options: `separator` keeps [SEP]; `layer_norm` after the map; `relu` after that.
     """
 
     kind = ExactMatch.kind
@@ -79,10 +79,11 @@ class CoilHead(nn.Module):
         self.norm = nn.LayerNorm(dimension) if layer_norm else None
         self.relu = relu
         self._separator = None if separator else special_tokens.separator
+        self._has_beginning = special_tokens.leading > 0
 
     def forward(self, states: Tensor, tokens: PackedTokens) -> ExactMatch:
         """states [T, H] -> terms [T'], vectors [T', D] in float32; a text with special tokens only has none."""
-        keep = torch.ones_like(tokens.ids, dtype=torch.bool).index_fill(0, tokens.starts[:-1], False)
+        keep = torch.ones_like(tokens.ids, dtype=torch.bool).index_fill(0, tokens.starts[:-1], not self._has_beginning)
         if self._separator is not None:
             keep &= tokens.ids != self._separator
         rows, starts = find_visible_keys(~keep, tokens.starts)

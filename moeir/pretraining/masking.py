@@ -39,6 +39,8 @@ class WordVocabulary:
         """
         if tokenizer.special_tokens.mask is None:
             raise UsageError(f"{tokenizer.folder}: its vocabulary has no [MASK], which pre-training needs")
+        if (tokenizer.special_tokens.leading, tokenizer.special_tokens.trailing) != (1, 1):
+            raise UsageError(f"{tokenizer.folder}: its tokenizer does not add a first and a last token to a text, which pre-training needs")
         pieces = list(tokenizer.vocabulary_pieces())
         special_ids = list(tokenizer.special_ids)
         ordinary_ids = np.array(sorted(number for number, _, _ in pieces), dtype=np.int64)

@@ -152,7 +152,7 @@ def _template_fingerprint(checkpoint: RetrievalModel) -> dict[str, Any]:
     the parts of a document that it reads."""
     if checkpoint.architecture.reads_pairs:
         return {"parts": checkpoint.pair_tokenizer.field_indices, "separate": checkpoint.pair_tokenizer.separate}
-    empty, lengths = [checkpoint.tokenizer.special_tokens.beginning, checkpoint.tokenizer.special_tokens.separator], checkpoint.input_config
+    [empty], lengths = checkpoint.tokenizer.encode([""]), checkpoint.input_config
     return {side: checkpoint.architecture.truncate_and_mark([empty], side, lengths.max_length(side)) for side in ("query", "document")}
 
 

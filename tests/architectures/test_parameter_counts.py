@@ -146,7 +146,7 @@ def test_shared_embeddings_are_moved_by_every_expert():
         ("came:shared_layers=2,embeddings=private", "embeddings=private needs shared_layers=0, found 2"),
         ("came:shared_layers=0,routing=role", "routing=role: routed experts need shared layers, found shared_layers=0"),
         ("came:shared_layers=2,experts=local,global_experts=3", "global_experts=3: the experts local have no global one"),
-        ("came:shared_layers=2,pooling=max", "pooling=max: expected one of cls, mean"),
+        ("came:shared_layers=2,pooling=first", "pooling=first: expected one of cls, mean"),
         ("dense:pooling=first", "pooling=first"),
         ("colbert:dim=0", "local dimension 0"),
     ],

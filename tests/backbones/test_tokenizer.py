@@ -5,8 +5,9 @@ import shutil
 import string
 
 import pytest
-from transformers import RobertaTokenizer
+from transformers import AutoTokenizer, RobertaTokenizer
 
+from moeir.architectures.base import Architecture
 from moeir.architectures.checkpoint import open_checkpoint
 from moeir.architectures.initialize import build_checkpoint
 from moeir.backbones.tokenizer import TextTokenizer
@@ -107,7 +108,6 @@ REFUSED = {
     "no [UNK]": (pop_unknown, "cannot encode a text: "),
     "no tokens": (lambda content: content.update(added_tokens=[], model=content["model"] | {"vocab": {}}), "cannot encode a text: "),
     "an id that is no number": (lambda content: content["model"]["vocab"].update(owl="7"), "cannot be opened: "),
-    "no special tokens": (lambda content: content.update(post_processor=None), "adds no special tokens; expected an encoder's tokenizer"),
     "a panic": (change_part("normalizer", type="Precompiled", precompiled_charsmap="CAAAAAAAAAAAAAAAAAA="), "cannot encode a text: "),
     "another text each time": (
         lambda content: content.update(model={"type": "BPE", "vocab": {"o": 4}, "merges": [], "dropout": 0.5}),
@@ -129,6 +129,34 @@ def test_a_tokenizer_that_cannot_encode_texts_is_refused_when_it_is_opened(name,
     with pytest.raises(ArtifactError, match=words) as caught:
         TextTokenizer(folder)
     assert str(caught.value).startswith(f"{folder}: ") and "\n" not in str(caught.value)
+
+
+def test_an_encoder_whose_tokenizer_adds_no_special_tokens_is_refused(tiny_model, tmp_path):
+    folder = shutil.copytree(tiny_model, tmp_path / "model")
+    change_tokenizer(folder, lambda content: content.update(post_processor=None))
+    with pytest.raises(ArtifactError, match="adds no special tokens; expected an encoder's tokenizer"):
+        build_checkpoint(folder, "dense", {})
+
+
+ENDS = {"<s> $A": (1, 0), "$A </s>": (0, 1), "<s> $A <unk> </s>": (1, 2), "": (0, 0)}
+
+
+@pytest.mark.parametrize("template", ENDS)
+def test_a_decoders_tokenizer_adds_what_its_post_processor_says_and_keeps_it_when_a_text_is_cut(template, tmp_path):
+    """Byte pairs with the ends of Llama, of Qwen3-Embedding, of two tokens, and of none; no padding token."""
+    write_roberta(tmp_path)
+    known = {"<s>": 0, "<unk>": 3, "</s>": 2}
+    parts = [{"SpecialToken" if part in known else "Sequence": {"id": part.strip("$"), "type_id": 0}} for part in template.split()]
+    tokens = {name: {"id": name, "ids": [number], "tokens": [name]} for name, number in known.items()}
+    processor = {"type": "TemplateProcessing", "single": parts, "pair": [*parts, *parts], "special_tokens": tokens}
+    change_tokenizer(tmp_path, lambda content: content.update(post_processor=processor if parts else None))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "</s>"}))
+    reader, theirs = TextTokenizer(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
+    assert (reader.special_tokens.leading, reader.special_tokens.trailing) == ENDS[template]
+    assert reader.encode(TEXT[:3]) == theirs(TEXT[:3])["input_ids"] and reader.encode([""])[0] == (theirs("")["input_ids"] or [2])
+    long = "the owls hunting at night " * 9
+    cut, silent = Architecture(None, reader.special_tokens).truncate_and_mark(reader.encode([long]), "document", 9)
+    assert cut == [theirs(long, truncation=True, max_length=9)["input_ids"]] and silent is None
 
 
 def test_ids_beyond_the_word_embeddings_are_refused(tiny_model, came_checkpoint, tmp_path):

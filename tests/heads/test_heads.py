@@ -10,7 +10,7 @@ from moeir.backbones.encoder import Encoder, EncoderConfig
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.errors import UsageError
 from moeir.heads.lexical import LexicalHead
-from moeir.heads.pooling import PoolingHead, ProjectionHead
+from moeir.heads.pooling import POOLINGS, PoolingHead, ProjectionHead
 from moeir.heads.token_vectors import CoilHead, TokenVectorHead
 from tests.oracles import representations as oracles
 
@@ -46,14 +46,46 @@ def unit(vector):
     return [value / math.sqrt(oracles.dense(vector, vector)) for value in vector]
 
 
-@pytest.mark.parametrize("normalise", [False, True])
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def pool_plainly(pooling, text, first):
+    """A pooled text, from tokens that are looked at, in lists; the first ones are left out."""
+    own = list(enumerate(text, 1))[first:]
+    if pooling in ("cls", "last"):
+        return (own or [(1, text[0]), (len(text), text[-1])])[0 if pooling == "cls" else -1][1]
+    if pooling == "max" or not own:
+        return [max((vector[number] for _, vector in own), default=0.0) for number in range(H)]
+    weights = [number if pooling == "weighted_mean" else 1 for number, _ in own]
+    total = math.sqrt(sum(weights)) if pooling == "mean_sqrt_len" else sum(weights)
+    return [sum(weight * vector[number] for weight, (_, vector) in zip(weights, own)) / total for number in range(H)]
+
+
+@pytest.mark.parametrize("unpooled", [0, 2, 3])
+@pytest.mark.parametrize("pooling", POOLINGS)
 @pytest.mark.parametrize("silent", [None, (1, 0, 2)])
-def test_pooled_is_the_first_token_or_the_mean_of_those_that_are_looked_at(pooling, normalise, silent):
-    output = PoolingHead(pooling=pooling, normalise=normalise)(states(), tokens("query", silent)).vectors
-    for actual, text, quiet in zip(output, rows(states()), silent or (0, 0, 0), strict=True):
-        expected = text[0] if pooling == "cls" else oracles.mean(text[: len(text) - quiet])
-        assert actual.tolist() == pytest.approx(unit(expected) if normalise else expected, abs=1e-6)
+def test_a_text_is_pooled_over_the_tokens_that_are_looked_at_and_not_of_its_prefix(pooling, unpooled, silent):
+    for normalise in (False, True) if pooling in ("cls", "mean") else (False,):
+        head = PoolingHead(pooling=pooling, normalise=normalise, pool_prefix=False)
+        head.unpooled_tokens = {"query": unpooled}
+        output = head(states(), tokens("query", silent)).vectors
+        for actual, text, quiet in zip(output, rows(states()), silent or (0, 0, 0), strict=True):
+            seen = text if pooling == "cls" else text[: len(text) - quiet]
+            expected = pool_plainly(pooling, seen, unpooled)
+            assert actual.tolist() == pytest.approx(unit(expected) if normalise and any(expected) else expected, abs=1e-6)
+
+
+def test_projections_are_linear_maps_of_the_pooled_vector_with_their_activations():
+    torch.manual_seed(0)
+    head = PoolingHead(pooling="mean", hidden=H, projections=("8", "5-bias-tanh"), normalise=True)
+    first, second = head.projections
+    assert first.linear.bias is None and {name for name, _ in head.named_parameters()} == {
+        "projections.0.linear.weight", "projections.1.linear.weight", "projections.1.linear.bias",
+    }  # fmt: skip
+    second.linear.bias.data.normal_()
+    mean = PoolingHead(pooling="mean")(states(), tokens()).vectors
+    mapped = torch.tanh(mean @ first.linear.weight.T @ second.linear.weight.T + second.linear.bias)
+    assert torch.allclose(head(states(), tokens()).vectors, mapped / mapped.norm(dim=1, keepdim=True), atol=1e-6)
+    for text in ("", "x", "8-swish", "8-bias-bias", "8-tanh-relu", "0"):
+        with pytest.raises(UsageError, match=r"projections=.*: expected a width|projections dimension 0: expected at least 1"):
+            PoolingHead(hidden=H, projections=(text,))
 
 
 def test_vectors_too_long_for_float32_are_not_numbers_and_all_others_are_those_of_torch():
@@ -183,8 +215,8 @@ def test_impossible_options_are_refused():
         ProjectionHead(H, dimension=0)
     with pytest.raises(UsageError, match="lexical pooling=mean: expected one of max, sum"):
         LexicalHead(pooling="mean")
-    with pytest.raises(UsageError, match="pooling=max: expected one of cls, mean"):
-        PoolingHead(pooling="max")
+    with pytest.raises(UsageError, match="pooling=first: expected one of cls, mean, last"):
+        PoolingHead(pooling="first")
 
 
 @pytest.mark.parametrize("side", ["query", "document"])

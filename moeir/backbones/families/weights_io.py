@@ -50,6 +50,13 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise ArtifactError(f"{folder}: no config.json; expected a folder that transformers or moeir wrote") from None
 
 
+def find_family(folder: Path) -> str | None:
+    """The family of a folder's weights, None for a model that is of none."""
+    config = read_config(folder)
+    name = str(config.get("moeir_family", config.get("model_type", ""))).replace("-", "_")
+    return name if name in FAMILIES else None
+
+
 def import_family(config: Mapping[str, Any], folder: Path) -> ModuleType:
     """Import the module of a model's family."""
     name = str(config.get("moeir_family", config.get("model_type", ""))).replace("-", "_")

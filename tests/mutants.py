@@ -201,6 +201,8 @@ class Copy:
     def run(self, tests: Iterable[str], limit: float, recompile: bool = False) -> tuple[str, float, str]:
         """`survived`, `killed`, `killed by time` or `no test`, the seconds, and the first test that failed."""
         began, scratch = time.monotonic(), self.folder.with_suffix(".tmp")
+        if not all(path.exists() for path in (self.folder / "moeir", Path(sys.executable))):
+            raise SystemExit(f"{self.folder} or {sys.executable} is gone: what fails from now on says nothing of a mutant")
         shutil.rmtree(scratch, ignore_errors=True)
         (scratch / "numba").mkdir(parents=True)
         if (pid := os.fork()) == 0:

@@ -128,6 +128,9 @@ def test_mutants_are_killed_survive_and_run_out_of_time_in_a_copy(little_tree, m
     monkeypatch.setattr(copy, "run", lambda tests, limit, recompile: run(tests, 1.0, recompile))
     assert copy.try_mutant("moeir/heads/half.py", by_line["pass"])["status"] == "killed by time"
     assert (copy.folder / "moeir/heads/half.py").read_bytes() == original == (little_tree / "moeir/heads/half.py").read_bytes()
+    mutants.shutil.rmtree(copy.folder)
+    with pytest.raises(SystemExit, match="is gone"):
+        run(tests, 60)
 
 
 def test_results_and_explained_mutants_are_not_run_again(little_tree, monkeypatch, capsys):

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from moeir.kernels import int8_linear, int8_loops
 from moeir.kernels.int8_linear import Int8Linear, Int8Weight, Int8Words, quantize, supports_int8
 
-needs_int8 = pytest.mark.skipif(not supports_int8(), reason="this processor has no exact products of 8-bit integers")
-pytestmark = needs_int8
+has_vnni = torch.cpu._is_vnni_supported()
+pytestmark = pytest.mark.skipif(not has_vnni and not supports_int8(), reason="this processor has no exact products of 8-bit integers")
 DTYPES = [torch.float32, torch.bfloat16]
 
 
@@ -97,6 +97,10 @@ def test_logits_of_words_come_in_tiles(dtype, monkeypatch):
     logits = torch.cat([part.float() for _, part in parts], 1)
     expected = states.float() @ embedding.T
     assert F.cosine_similarity(logits, expected).min() > 0.999
+
+
+def test_a_processor_with_vnni_multiplies_them():
+    assert supports_int8.__wrapped__()
 
 
 def test_without_the_operation_or_with_cut_off_sums_int8_is_not_supported(monkeypatch):

@@ -9,7 +9,7 @@ from moeir.evaluation import measures
 from moeir.records import texts
 from moeir.records.runs import Run
 from moeir.reporting import page_data
-from moeir.reporting.explanations import Explanations
+from moeir.reporting.explanations import Explanations, check_explanation
 from moeir.reporting.page_data import UNJUDGED, QueryPages, shorten
 from tests.oracles import reporting
 
@@ -90,3 +90,9 @@ def test_texts_are_cut_between_words_and_lists_into_chunks():
     assert shorten("one two three", 7) == "one two …" and shorten("one two", 7) == "one two"
     assert shorten("unbroken" * 4, 8) == "unbroken …"
     assert list(texts.split_chunks("abcde", 2)) == [["a", "b"], ["c", "d"], ["e"]] and list(texts.split_chunks("", 2)) == []
+
+
+@pytest.mark.parametrize("line", [[], {"query": "q1", "document": "owl"}, {"query": 1, "document": "owl", "experts": {}}])
+def test_a_line_that_lacks_a_part_is_no_explanation(line):
+    with pytest.raises(DataError, match="why:3: expected a line of search --explain"):
+        check_explanation(line, "why:3")

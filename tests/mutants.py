@@ -56,12 +56,13 @@ MORE_TESTS |= {  # of packages whose files are tested through the commands
     **dict.fromkeys(("reranking/candidates", "reranking/score_journal", "reranking/scoring"), "stages/test_rerank"),
     "settings": "test_cli", "console": "test_cli stages/test_outputs", "variants": "test_own_code",
     "retrieval/searcher": "stages/test_search stages/test_exact_sum", "mining": "stages/test_mine_negatives",
+    "pretraining/task": "stages/test_pretrain",
     "stages/base": "stages/test_outputs stages/test_next_command", "representations/row_checks": "data_checks/test_vectors",
 }  # fmt: skip
 HELP = "test_cli.py::test_help_pages_are_as_reviewed"  # which show the defaults of stages
 LIMITS = "test_cli.py::test_limits_of_settings_are_as_reviewed"
 OPTIONS = "test_docs.py::test_the_pages_about_the_program_are_the_programs"  # which show the options of variants and their defaults
-HAVE_OPTIONS = ("indexes/bm25", "indexes/faiss", "fusion/formulas", "training/objectives")
+HAVE_OPTIONS = ("architectures/", "export_targets/", "formats/", "indexes/", "fusion/formulas", "training/objectives")
 NEVER = ("tests/device/", "tests/examples/", "tests/stages/", "tests/test_")  # other machines, whole programs, tests of the whole tree
 
 SWAPPED = {"min": "max", "amin": "amax", "minimum": "maximum", "argmin": "argmax", "mean": "sum", "any": "all", "floor": "ceil"}
@@ -175,7 +176,7 @@ def tests_of(module: str) -> tuple[list[str], list[str]]:
     imports = re.compile(rf"{re.escape(package)}\.{name}\b|from {re.escape(package)} import [^\n]*\b{name}\b")
     files = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "tests").glob("**/test_*.py"))]
     of_stages = path.startswith("stages/")
-    pages = {HELP: of_stages, LIMITS: of_stages, OPTIONS: path in HAVE_OPTIONS or path.startswith("architectures/")}
+    pages = {HELP: of_stages, LIMITS: of_stages, OPTIONS: path.startswith(HAVE_OPTIONS)}
     more = [*MORE_TESTS.get(path, "").split(), *(page for page, shows_it in pages.items() if shows_it)]
     prefixes = [f"tests/{Path(path).parent / f'test_{name}'}", *(f"tests/{prefix}" for prefix in more)]
     named = [module] if ">>>" in (ROOT / module).read_text() else []

@@ -61,7 +61,7 @@ def confirm_held() -> None:
         raise error(f"{path}: was replaced, or has changed, while it was read; run the command again")
 
 
-def release_held(*, products_only: bool = False) -> None:
+def release_held(*, products_only: bool) -> None:
     """Compare what is held for the last time: all of it, or the products, have been read, and may be replaced from now on."""
     confirm_held()
     held = _held.get() or {}

@@ -72,8 +72,9 @@ def summarize_texts(items: Iterable[Text]) -> dict[str, Any]:
 def summarize_qrels(items: Iterable[tuple[str, str, int]]) -> dict[str, Any]:
     """Counts of judgements.
 
-    >>> summarize_qrels([("q1", "owl", 2), ("q1", "cat", 0), ("q2", "bat", 1)])["grades"]
-    {'0': 1, '1': 1, '2': 1}
+    >>> summarize_qrels([("q1", "owl", 2), ("q1", "cat", 0), ("q2", "bat", 0)])
+    {'judgements': 3, 'queries': 2, 'without a relevant document': 1, 'grades': {'0': 2, '2': 1},
+     'judged for a query': {'least': 1, 'median': 1.5, 'most': 2, 'all': 3}, 'first ids': ['q1', 'q2']}
     """
     grades, counts, relevant = Counter[int](), Counter[str](), set[str]()
     for query, _, grade in items:

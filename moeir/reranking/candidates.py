@@ -120,9 +120,9 @@ class CandidateTexts:
     queries: Sequence[str]
     document_ids: Sequence[str]
     corpus: Path | None
-    keep_empty: bool = False
-    label: str = "the run"
-    inline: Sequence[Text] = ()
+    keep_empty: bool
+    label: str
+    inline: Sequence[Text]
     _tokenized: dict[str, TokenizedTexts] = field(default_factory=dict, repr=False)
 
     @classmethod

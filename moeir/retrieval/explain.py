@@ -5,6 +5,7 @@ those of the search.
 """
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -32,7 +33,7 @@ from moeir.retrieval.searcher import Searcher, open_index, parse_exact_sum
 
 log = logging.getLogger(__name__)
 QUERY_BATCH = 64
-RELATIVE_TOLERANCE = 1e-4  # between a sum of parts and a printed score
+TOLERANCE = 1e-4  # between a sum of parts and a printed score
 COLUMNS = ("query", "document", "rank", "score", "expert", "expert_rank", "expert_score", "part")
 Explanation = dict[str, Any]
 DocumentSelector = Callable[[str], Sequence[str]]  # the documents of a query
@@ -244,7 +245,7 @@ def _parts_add_up(explanation: Mapping[str, Any]) -> bool:
     parts = [expert["part"] for expert in explanation["experts"].values()]
     if explanation["score"] is None or None in parts:
         return True
-    return bool(abs(sum(parts) - explanation["score"]) <= RELATIVE_TOLERANCE * max(1.0, abs(explanation["score"])))
+    return math.isclose(sum(parts), explanation["score"], rel_tol=TOLERANCE, abs_tol=TOLERANCE)
 
 
 def _without_parts(explanation: Explanation) -> Explanation:

@@ -139,7 +139,7 @@ def train(
     if state.processes not in (None, process_group.size):  # dropout and the order of sums would be those of neither number
         expected = f"expected {state.processes}, as for the first {state.step} steps, found {process_group.size}"
         raise UsageError(f"number of processes: {expected}; start as many to continue, or add --force to start over")
-    release_held()
+    release_held(products_only=False)
     process_group.check_same({"steps": schedule.steps, "steps done": state.step, "examples": task.size})
     process_group.broadcast_weights(model)
     if process_group.size > 1:

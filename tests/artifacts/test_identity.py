@@ -84,7 +84,7 @@ def test_a_file_of_a_folder_that_is_no_product_is_compared(tmp_path):
 def test_what_is_released_may_change(product):
     with identity.hold_sources():
         identity.hold(product)
-        identity.release_held()
+        identity.release_held(products_only=False)
         (product / "manifest.json").unlink()
         identity.confirm_held()
 

@@ -26,6 +26,7 @@ def file_contents(path: Path) -> dict[str, bytes]:
 def convert_file(moeir: Moeir, source: Path, to: str, output: Path, *flags: object) -> Path:
     result = moeir("convert", "--input", source, "--to", to, "--output", output, *flags)
     assert result.code == 0, result.stderr
+    assert variants.bind_variant("formats", to)().is_folder == output.is_dir()
     return output
 
 

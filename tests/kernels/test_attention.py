@@ -155,3 +155,19 @@ def test_rotation_keeps_lengths_and_makes_products_depend_on_distance_alone():
     products = torch.einsum("ihd,jhd->hij", rotated_query, rotated_key)
     assert torch.allclose(products[:, 2, 5], products[:, 4, 7], atol=1e-5) and not torch.allclose(products[:, 2, 5], products[:, 2, 6])
     assert apply_rotary(query.bfloat16(), *batch.rotary_angles(10.0, 8)).dtype is torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("capability", "dtype", "width", "supported"),
+    [
+        ((8, 0), torch.bfloat16, 64, True),
+        ((8, 0), torch.float16, 256, True),
+        ((7, 5), torch.float16, 64, False),
+        ((8, 0), torch.float32, 64, False),
+        ((8, 0), torch.bfloat16, 264, False),
+        ((8, 0), torch.bfloat16, 60, False),
+    ],
+)
+def test_the_variable_length_kernel_is_for_half_precision_and_widths_that_it_has(capability, dtype, width, supported, monkeypatch):
+    monkeypatch.setattr(kernel, "compute_capability", lambda device: capability)
+    assert kernel.supports_varlen(torch.zeros(1, 1, width, dtype=dtype)) == supported

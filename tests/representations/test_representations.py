@@ -197,6 +197,11 @@ def test_a_value_that_the_file_cannot_hold_is_refused(value, tmp_path):
         Dense(torch.tensor([[1.0, 2.0], [1.0, value]])).save(tmp_path / "global")
 
 
+def test_weights_of_zero_are_dropped():
+    texts = Sparse(torch.tensor([0, 2, 3]), torch.tensor([1, 2, 0]), torch.tensor([0.0, 3.0, 2.0]), 3).drop_zero_weights()
+    assert (texts.starts.tolist(), texts.terms.tolist(), texts.weights.tolist()) == ([0, 1, 2], [2, 0], [3.0, 2.0])
+
+
 def test_a_weight_that_is_nan_is_never_dropped():
     texts = Sparse.from_matrix(torch.tensor([[1.0, 0.0, 3.0], [2.0, float("nan"), 0.0]]))
     for kept in (texts, texts.drop_zero_weights(), texts.prune({"least_weight": 1.5}), texts.prune({"terms": 1})):

@@ -171,9 +171,9 @@ def test_an_index_that_is_replaced_after_it_was_opened_does_no_harm(room, monkey
 def test_what_changes_while_a_training_reads_it_is_an_error_before_the_first_step(room, finetune, monkeypatch):
     build = identity.release_held
 
-    def change_and_release():
+    def change_and_release(**options):
         replace(room, "corpus.jsonl")
-        build()
+        build(**options)
 
     monkeypatch.setattr("moeir.training.trainer.release_held", change_and_release)
     result = finetune("new")

@@ -39,7 +39,7 @@ MORE_TESTS = {  # of modules that no test imports, or not all that matter
     "indexes/segments": "stages/test_index_update",
     "indexes/token_store": "indexes/test_maxsim",
     "indexes/vector_store": "indexes/test_maxsim indexes/test_two_step indexes/test_flat",
-    "mixtures/dispatch": "mixtures/",
+    "backbones/dispatch": "backbones/test_dispatch mixtures/",
     "training/losses": "training/test_objectives training/test_formulas",
     "functions": "test_public_api", "reporting/plots": "stages/test_analyze_plots", "reporting/training_curves": "stages/test_report",
     "stages/analysis_inputs": "stages/test_analyze", "stages/check": "data_checks/", "stages/checkpoint_options": "stages/test_pretrain",

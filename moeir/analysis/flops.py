@@ -73,10 +73,16 @@ class ParameterAccount:
 
     def _count_active(self, names: list[str], side: str) -> int | None:
         """Number of active parameters among those of an owner; None if a router decides."""
-        mixtures = [mixture[0] if (mixture := self._find_mixture(name)) else None for name in names]
-        if all(mixture is not None and mixture.routed and len(mixture.active_experts[side]) == 1 for mixture in mixtures):
+        if all(self._is_chosen(name, side) for name in names):
             return None
         return self._count(name for name in names if self.is_active(name, side))
+
+    def _is_chosen(self, name: str, side: str) -> bool:
+        """Whether a router decides if a parameter is active: its mixture has more experts than are active."""
+        if (mixture := self._find_mixture(name)) is None or not mixture[0].routed:
+            return False
+        next_expert = f"{mixture[0].prefix}.experts.{len(mixture[0].active_experts[side])}."
+        return any(one.startswith(next_expert) for one in self.shapes)
 
     def _count(self, names: Iterable[str]) -> int:
         return sum(math.prod(self.shapes[name]) for name in names)
@@ -110,8 +116,9 @@ class ParameterAccount:
             or self.find_owner(name) in self._experts_without_query_encoder
         ):
             return False
-        if self._has_separate_encoders and name.startswith(("encoder.", "document_encoder.")):
-            return name.startswith("document_encoder.") == (side == "document")
+        of_document = name.startswith("document_encoder.")
+        if self._has_separate_encoders and name.startswith(("encoder.", "document_encoder.")) and of_document != (side == "document"):
+            return False
         mixture = self._find_mixture(name)
         return mixture is None or mixture[1] in mixture[0].active_experts[side]
 

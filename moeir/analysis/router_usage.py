@@ -1,7 +1,7 @@
 """Usage of the experts of a router, accumulated over batches."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self, TypeAlias
 
 import numpy as np
@@ -16,35 +16,42 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 class RouterUsage:
     """Decisions of one router over `texts` texts: decisions per expert `counts` [I], and sums of probabilities `probability_sum` [I].
 
-    A decision selects the arg-max of its probabilities, without noise, as at inference; the first if several are equal.
+    A decision selects the `top_k` largest of its probabilities, without noise, as at inference; the first if several are equal.
     """
 
     counts: Array
     probability_sum: Array
     texts: int
+    top_k: int = 1
 
     @classmethod
-    def from_probabilities(cls, probabilities: Array, texts: int) -> Self:
+    def from_probabilities(cls, probabilities: Array, texts: int, top_k: int = 1) -> Self:
         """Count one batch: probabilities [n, I], one decision per row.
 
         >>> RouterUsage.from_probabilities(np.array([[0.9, 0.1], [0.6, 0.4], [0.3, 0.7]]), texts=3).counts
         array([2, 1])
         """
-        chosen = np.bincount(probabilities.argmax(1), minlength=probabilities.shape[1])
-        return cls(chosen, probabilities.sum(0, dtype=np.float64), texts)
+        chosen = np.argsort(-probabilities, axis=1, kind="stable")[:, :top_k].ravel()
+        return cls(np.bincount(chosen, minlength=probabilities.shape[1]), probabilities.sum(0, dtype=np.float64), texts, top_k)
 
     def __add__(self, other: Self) -> Self:
-        return type(self)(self.counts + other.counts, self.probability_sum + other.probability_sum, self.texts + other.texts)
+        return replace(
+            self,
+            counts=self.counts + other.counts,
+            probability_sum=self.probability_sum + other.probability_sum,
+            texts=self.texts + other.texts,
+        )
 
     @property
     def decisions(self) -> int:
         """Number of decisions: one per text, or one per token."""
-        return int(self.counts.sum())
+        return int(self.counts.sum()) // self.top_k
 
     @property
     def shares(self) -> Array:
-        """[I] share of the decisions of each expert."""
-        return self.counts / self.decisions
+        """[I] share of each expert in what the decisions select."""
+        shares: Array = self.counts / self.counts.sum()
+        return shares
 
     @property
     def probabilities(self) -> Array:

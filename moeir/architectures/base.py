@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from moeir.analysis.flops import Mixture, ParameterAccount
+from moeir.backbones.dispatch import RouterOutput
 from moeir.backbones.encoder import Encoder, Layer
-from moeir.backbones.layers import RotaryAttention
+from moeir.backbones.layers import RotaryAttention, TopKFeedForward
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.errors import UsageError
-from moeir.mixtures.dispatch import RouterOutput
 from moeir.mixtures.embedding import EmbeddingMixture
 from moeir.mixtures.feedforward import LEARNED_ROUTINGS, RoutedFeedForward, find_routers
 from moeir.parsing import check_choice
@@ -21,6 +21,7 @@ from moeir.representations.base import ByExpert, Representation, check_finite
 from moeir.representations.dense import Dense
 
 ENCODER_SHARING = ("siamese", "separate")
+Router = RoutedFeedForward | TopKFeedForward | EmbeddingMixture
 StepMetrics = dict[str, float | Tensor]  # of a training step, by name; tensors stay on the device until they are logged
 
 
@@ -144,15 +145,15 @@ class Architecture(nn.Module):
         if encoders == "separate":
             self.document_encoder, self.is_hf_compatible = copy.deepcopy(self.encoder), False
 
-    def routers(self) -> dict[str, RoutedFeedForward | EmbeddingMixture]:
-        """The learned routers: `layer3`, … for routed feed-forward experts, `gate` for a block over the global vector."""
-        by_layer: dict[str, RoutedFeedForward | EmbeddingMixture] = dict(find_routers(self.encoder.layers))
+    def routers(self, side: str = "query") -> dict[str, Router]:
+        """The learned routers that read a side: `layer3`, … for routed feed-forward experts, `gate` for a block over the global vector."""
+        by_layer: dict[str, Router] = dict(find_routers(self.encoder_for(side).layers))
         return by_layer | ({"gate": self.mixture} if self.mixture is not None else {})
 
-    def _take_routing(self) -> dict[str, RouterOutput]:
+    def _take_routing(self, side: str) -> dict[str, RouterOutput]:
         """Outputs of the routers for the last batch; the routers drop them."""
         outputs = {}
-        for name, router in self.routers().items():
+        for name, router in self.routers(side).items():
             if router.last_routing is not None:
                 outputs[name], router.last_routing = router.last_routing, None
         return outputs
@@ -166,7 +167,7 @@ class Architecture(nn.Module):
         for expert in wanted:
             representation, scale = self.apply_head(expert, states.get(expert), ordered), self.scales.get(expert, 1.0)
             representations[expert] = representation.scale(scale) if tokens.side == "query" and scale != 1.0 else representation
-        encoded = EncoderOutput(representations, self._take_routing(), self.summed_experts if experts is None else {})
+        encoded = EncoderOutput(representations, self._take_routing(tokens.side), self.summed_experts if experts is None else {})
         return encoded if ordered.order is None else encoded.select(ordered.order, permutation=True)
 
     def truncate_and_mark(self, texts: list[list[int]], side: str, length: int) -> tuple[list[list[int]], list[int] | None]:
@@ -230,6 +231,7 @@ def copy_to_host(encoded: EncoderOutput) -> Callable[[], EncoderOutput]:
 def count_parameters(architecture: Architecture) -> ParameterAccount:
     """The parameters of an architecture, each counted once, and which experts of its mixtures run for queries and documents."""
     mixtures, unused, windows = [], [], {}
+    shapes = {name: tuple(parameter.shape) for name, parameter in architecture.named_parameters()}
     for module_name, module in architecture.named_modules():
         if isinstance(module, RoutedFeedForward):
             learned = module.routing in LEARNED_ROUTINGS
@@ -241,7 +243,12 @@ def count_parameters(architecture: Architecture) -> ParameterAccount:
             options = {"routed": len(module.experts) > 1, "single": len(module.experts) == 1}
             mixtures.append(Mixture(module_name, experts_by_side, once_per_text=True, gate_once_per_text=True, **options))
             unused.append(f"{module_name}.noise.")
+        elif isinstance(module, TopKFeedForward):
+            mixtures.append(Mixture(module_name, dict.fromkeys(("query", "document"), tuple(range(module.top_k))), routed=True))
+            for part in ("up", "down"):
+                rows, width = shapes.pop(f"{module_name}.expert_{part}")
+                experts = module.gate.out_features
+                shapes |= {f"{module_name}.experts.{number}.{part}": (rows // experts, width) for number in range(experts)}
         elif isinstance(module, RotaryAttention) and module.window is not None:
             windows[module_name] = module.window // 2
-    shapes = {name: tuple(parameter.shape) for name, parameter in architecture.named_parameters()}
     return ParameterAccount(shapes, architecture.representation_kinds, tuple(mixtures), tuple(unused), windows)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from moeir.architectures.base import Architecture
+from moeir.architectures.base import Architecture, Router
 from moeir.backbones.encoder import Encoder, run_layers
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.errors import UsageError
@@ -13,7 +13,7 @@ from moeir.heads.lexical import LexicalHead
 from moeir.heads.pooling import PoolingHead
 from moeir.heads.token_vectors import TokenVectorHead
 from moeir.mixtures.embedding import EmbeddingMixture
-from moeir.mixtures.feedforward import insert_experts, select_expert_layers
+from moeir.mixtures.feedforward import find_routers, insert_experts, select_expert_layers
 from moeir.parsing import check_choice
 
 EXPERTS = ("lexical", "local", "global")
@@ -82,6 +82,11 @@ class Came(Architecture):
         self.scales = {name: scales[name] for name in experts}
         self.token_experts = ("lexical",) if lexical_queries == "tokens" else ()
         self.enable_markers(markers, augmentation)
+
+    def routers(self, side: str = "query") -> dict[str, Router]:
+        """Those of the shared layers, and those of towers whose weights have experts: `lexical.layer2`, …"""
+        towers = {f"{tower}.{name}": router for tower, layers in self.towers.items() for name, router in find_routers(layers).items()}
+        return super().routers(side) | towers
 
     def encode_states(self, tokens: PackedTokens) -> dict[str, Tensor]:
         return self.encode_states_of(tuple(self.towers), tokens)

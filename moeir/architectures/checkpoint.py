@@ -36,7 +36,7 @@ from moeir.heads.pooling import PoolingHead
 from moeir.kernels.packed_linear import supports_packing
 from moeir.kernels.token_budget import split_by_tokens
 from moeir.mixtures.embedding import EmbeddingMixture
-from moeir.mixtures.feedforward import LEARNED_ROUTINGS, RoutedFeedForward
+from moeir.mixtures.feedforward import has_learned_router
 from moeir.parsing import LARGEST_INTEGER, check_count, format_value
 from moeir.records.texts import parse_string
 
@@ -169,8 +169,7 @@ class RetrievalModel:
     @property
     def is_stateless(self) -> bool:
         """Whether threads may run the model at once: not with learned routers, which remember their last decision, nor own code."""
-        routed = (part for part in self.architecture.modules() if isinstance(part, EmbeddingMixture | RoutedFeedForward))
-        has_routers = any(isinstance(part, EmbeddingMixture) or part.routing in LEARNED_ROUTINGS for part in routed)
+        has_routers = any(isinstance(part, EmbeddingMixture) or has_learned_router(part) for part in self.architecture.modules())
         return not has_routers and not variants.own_module(self.spec)
 
     @property

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from moeir.errors import UsageError
 
+MAX_EXPERTS = 1024
 MAX_SIZES = {
     "vocabulary": 10_000_000,
     "hidden": 65_536,
@@ -45,6 +46,23 @@ class PreNormConfig:
 
 
 @dataclass(frozen=True)
+class ExpertsConfig:
+    """Experts in place of the feed-forward of every layer whose number, from 0, is 1 more than a multiple of `every`: each token is mapped
+    by the `top_k` of `count` that its gate prefers (nomic-embed-text-v2-moe, Nussbaum and Duderstadt 2025)."""
+
+    count: int
+    top_k: int
+    every: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.top_k <= self.count <= MAX_EXPERTS:
+            found = f"moe_top_k is {self.top_k} of num_experts {self.count}"
+            raise UsageError(f"config.json: {found}; expected at least 1 expert for a token, and at most {MAX_EXPERTS:,} in all")
+        if self.every < 2:
+            raise UsageError(f"config.json: moe_every_n_layers is {self.every}; expected 2 or more")
+
+
+@dataclass(frozen=True)
 class ClassificationHeadConfig:
     """Sequence classification head of a family: optional dropout first (`dropout_first`), a dense map (BERT's is its `pooler`), activation,
     optional normalisation, dropout, output; on the first token, or on the mean (`pooling`)."""
@@ -61,8 +79,9 @@ class ClassificationHeadConfig:
 class EncoderConfig:
     """Sizes and constants of an encoder.
 
-    `positions` is its maximum length in tokens; the position embeddings, if any (`prenorm` layers have none), have `first_position` unused
-    rows before them. `factorized_embedding_size` is the width of the word embeddings if it differs from `hidden`.
+    `positions` is its maximum length in tokens; the position embeddings, if any, have `first_position` unused rows before them: `prenorm`
+    layers have none, nor have post-normalised ones with a rotary base `theta`. `factorized_embedding_size` is the width of the word
+    embeddings if it differs from `hidden`.
     """
 
     vocabulary: int
@@ -81,6 +100,8 @@ class EncoderConfig:
     first_position: int = 0
     head_activation: str | None = None
     prenorm: PreNormConfig | None = None
+    theta: float | None = None
+    experts: ExpertsConfig | None = None
     classification_head: ClassificationHeadConfig = ClassificationHeadConfig(pooler=True)
 
     def __post_init__(self) -> None:
@@ -92,10 +113,19 @@ class EncoderConfig:
                 raise UsageError(f"config.json: {name} is {getattr(self, name)}; expected 1 to {most:,}")
         if self.hidden % self.heads:
             raise UsageError(f"config.json: hidden size {self.hidden} is not a multiple of {self.heads} attention heads")
-        if self.prenorm is not None and self.hidden // self.heads % 2:
+        if not self.has_position_embeddings and self.hidden // self.heads % 2:
             raise UsageError(f"config.json: attention heads are {self.hidden // self.heads} wide; rotary positions need an even width")
         if self.prenorm is not None and len(self.prenorm.windows) != self.layers:
             raise UsageError(f"config.json: layer_types names the attention of {len(self.prenorm.windows)} layers; expected {self.layers}")
+
+    @property
+    def has_position_embeddings(self) -> bool:
+        """Whether positions are embeddings, not rotary."""
+        return self.prenorm is None and self.theta is None
+
+    def has_experts(self, number: int) -> bool:
+        """Whether experts stand for the feed-forward of the layer with this number, from 0."""
+        return self.experts is not None and number % self.experts.every == 1
 
     @property
     def embedding_size(self) -> int:
@@ -106,9 +136,13 @@ class EncoderConfig:
         """The weights that have the encoder's sizes, by name, without memory: its embeddings, and a layer's first map."""
         inner = self.intermediate_size * (1 if self.prenorm is None else 2)
         shapes = {"embeddings.words.weight": (self.vocabulary, self.embedding_size)}
-        if self.prenorm is None:
+        if self.has_position_embeddings:
             shapes["embeddings.places.weight"] = (self.first_position + self.positions, self.embedding_size)
         if self.segments:
             shapes["embeddings.kinds.weight"] = (self.segments, self.embedding_size)
-        shapes |= {f"layers.{number}.feedforward.up.weight": (inner, self.hidden) for number in range(self.layers)}
+        for number in range(self.layers):
+            if self.experts is not None and self.has_experts(number):
+                shapes[f"layers.{number}.feedforward.expert_up"] = (self.experts.count * inner, self.hidden)
+            else:
+                shapes[f"layers.{number}.feedforward.up.weight"] = (inner, self.hidden)
         return {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}

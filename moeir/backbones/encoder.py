@@ -21,7 +21,7 @@ class Embeddings(nn.Module):
         super().__init__()
         prenorm, width = config.prenorm, config.embedding_size
         self.words = nn.Embedding(config.vocabulary, width)
-        self.places = nn.Embedding(config.first_position + config.positions, width) if prenorm is None else None
+        self.places = nn.Embedding(config.first_position + config.positions, width) if config.has_position_embeddings else None
         self.kinds = nn.Embedding(config.segments, width) if config.segments else None
         self.norm = nn.LayerNorm(width, eps=config.epsilon, bias=prenorm is None or prenorm.norm_bias)
         self.dropout = nn.Dropout(config.dropout if prenorm is None else prenorm.embedding_dropout)

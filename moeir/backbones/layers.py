@@ -1,15 +1,19 @@
-"""The layers of an encoder: attention, then feed-forward, normalised after each (BERT's family) or before each (ModernBERT)."""
+"""The layers of an encoder: attention, then feed-forward or experts, normalised after each (BERT's family, Nomic) or before each
+(ModernBERT)."""
 
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from moeir.backbones.config import ACTIVATIONS, EncoderConfig, PreNormConfig
+from moeir.backbones.config import ACTIVATIONS, EncoderConfig, ExpertsConfig, PreNormConfig
+from moeir.backbones.dispatch import RouterOutput, dispatch_to_experts
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
 from moeir.kernels.attention import PackedLayout, apply_rotary, attention
+from moeir.kernels.grouped_linear import ExpertGroups, grouped_linear, supports_grouped_linear
 from moeir.kernels.packed_linear import add_linear, fused_activations, pack_linear
 
 
@@ -56,13 +60,33 @@ class RotaryAttention(nn.Module):
         self.heads = config.heads
         self.window, self.theta = prenorm.windows[number], prenorm.thetas[number]
 
-    def forward(self, states: Tensor, layout: PackedLayout) -> Tensor:
-        """states [T, H] -> [T, H]."""
-        query, key, value = self.joint(self.norm(states)).unflatten(-1, (3, self.heads, -1)).unbind(-3)
+    def attend(self, states: Tensor, layout: PackedLayout) -> Tensor:
+        """The heads' outputs side by side: [T, H] -> [T, H]."""
+        query, key, value = self.joint(states).unflatten(-1, (3, self.heads, -1)).unbind(-3)
         angles = layout.rotary_angles(self.theta, query.shape[-1])
         query, key = apply_rotary(query, *angles), apply_rotary(key, *angles)
-        mixed = attention(query, key, value, layout, self.window, self.attention_dropout if self.training else 0.0)
-        return add_linear(self.output, mixed.flatten(-2), states, self.dropout)
+        return attention(query, key, value, layout, self.window, self.attention_dropout if self.training else 0.0).flatten(-2)
+
+    def forward(self, states: Tensor, layout: PackedLayout) -> Tensor:
+        """states [T, H] -> [T, H]."""
+        return add_linear(self.output, self.attend(self.norm(states), layout), states, self.dropout)
+
+
+class PostNormRotaryAttention(RotaryAttention):
+    """Multi-head self-attention with rotary positions, its residual and normalisation."""
+
+    def __init__(self, config: EncoderConfig, theta: float) -> None:
+        nn.Module.__init__(self)
+        self.joint = nn.Linear(config.hidden, 3 * config.hidden)  # query, key and value
+        self.output = nn.Linear(config.hidden, config.hidden)
+        self.norm = nn.LayerNorm(config.hidden, eps=config.epsilon)
+        self.dropout, self.attention_dropout = nn.Dropout(config.dropout), config.attention_dropout
+        self.heads, self.window, self.theta = config.heads, None, theta
+
+    def forward(self, states: Tensor, layout: PackedLayout) -> Tensor:
+        """states [T, H] -> [T, H]."""
+        normalized: Tensor = self.norm(add_linear(self.output, self.attend(states, layout), states, self.dropout))
+        return normalized
 
 
 class FeedForward(nn.Module):
@@ -128,6 +152,57 @@ class GatedFeedForward(FeedForward):
         return add_linear(self.down, self.expand(states), states)
 
 
+class TopKFeedForward(FeedForward):
+    """The experts an encoder was trained with: Σ p_i W₂ᵢᵀ activation(W₁ᵢ x) over the `top_k` experts of each token, then one bias for all,
+    residual and normalisation (nomic-embed-text-v2-moe, Nussbaum and Duderstadt 2025).
+
+    p is the softmax of the gate over all experts, not divided by the sum of the chosen ones. It is how the gate learns.
+    """
+
+    def __init__(self, config: EncoderConfig, experts: ExpertsConfig) -> None:
+        nn.Module.__init__(self)
+        rows = experts.count * config.intermediate_size  # an expert's are contiguous
+        self.gate = nn.Linear(config.hidden, experts.count, bias=False)
+        self.expert_up, self.expert_down = (nn.Parameter(torch.empty(rows, config.hidden)) for _ in range(2))
+        for weight in (self.expert_up, self.expert_down):
+            nn.init.normal_(weight, std=config.initializer_range)
+        self.packed_maps: list[tuple[nn.Module, nn.Module]] | None = None  # of each expert, of the form for inference
+        self.bias = nn.Parameter(torch.zeros(config.hidden))
+        self.norm = nn.LayerNorm(config.hidden, eps=config.epsilon)
+        self.dropout, self.top_k = nn.Dropout(config.dropout), experts.top_k
+        self.activation, self.activation_name = ACTIVATIONS[config.activation], config.activation
+
+    def forward(self, states: Tensor, tokens: PackedTokens, layer_input: Tensor) -> Tensor:
+        """states [T, H] after attention -> [T, H]; stores the gate's output in `last_routing`."""
+        with torch.autocast(states.device.type, enabled=False):
+            probabilities = F.linear(states.float(), self.gate.weight.float()).softmax(-1)
+        self.last_routing = RouterOutput(probabilities, tokens.starts, self.top_k)
+        weights, choice = probabilities.topk(self.top_k)  # [T, K]
+        outputs = self._apply_experts(states.repeat_interleave(self.top_k, 0), choice.flatten()).unflatten(0, choice.shape)
+        return self.add_and_norm(states, (weights[:, :, None] * outputs).sum(1) + self.bias)
+
+    def split_maps(self) -> tuple[Tensor, Tensor]:
+        """The weights of all experts' maps: W₁ [I, N, H] and W₂ᵀ [I, H, N]."""
+        experts = self.gate.out_features
+        return self.expert_up.unflatten(0, (experts, -1)), self.expert_down.unflatten(0, (experts, -1)).mT
+
+    def _apply_experts(self, rows: Tensor, choice: Tensor) -> Tensor:
+        """The output of each row's expert: rows [n, H], choice [n] -> [n, H]."""
+        experts, maps = self.gate.out_features, self.packed_maps
+        if maps is None:
+            up, down = self.split_maps()
+            if supports_grouped_linear(rows, up.shape[1]):
+                groups = ExpertGroups.from_choice(choice, experts)
+                return grouped_linear(self.activation(grouped_linear(rows, up, None, groups)), down, None, groups)
+            maps = [tuple(partial(F.linear, weight=weight) for weight in pair) for pair in zip(up.unbind(), down.unbind(), strict=True)]
+
+        def apply(expert: int, own: Tensor, _: Tensor | None) -> Tensor:
+            up, down = maps[expert]
+            return down(self.activation(up(own)))
+
+        return dispatch_to_experts(rows, choice, experts, apply)
+
+
 class Layer(nn.Module):
     """Attention, then feed-forward: [T, H] -> [T, H]. `number` is its index in the encoder, from 0.
 
@@ -140,14 +215,25 @@ class Layer(nn.Module):
     def __init__(self, config: EncoderConfig, number: int = 0) -> None:
         super().__init__()
         prenorm = config.prenorm
-        self.attention: nn.Module = Attention(config) if prenorm is None else RotaryAttention(config, prenorm, number)
-        self.feedforward: nn.Module = FeedForward(config) if prenorm is None else GatedFeedForward(config, prenorm)
+        self.attention, self.feedforward = _make_attention(config, number), _make_feedforward(config, number)
         is_last = prenorm is not None and number == config.layers - 1
         self.closing = nn.LayerNorm(config.hidden, eps=config.epsilon, bias=prenorm.norm_bias) if prenorm is not None and is_last else None
 
     def forward(self, states: Tensor, tokens: PackedTokens, layout: PackedLayout) -> Tensor:
         output: Tensor = self.feedforward(self.attention(states, layout), tokens, states)
         return output if self.closing is None else self.closing(output)
+
+
+def _make_attention(config: EncoderConfig, number: int) -> nn.Module:
+    if config.prenorm is not None:
+        return RotaryAttention(config, config.prenorm, number)
+    return Attention(config) if config.theta is None else PostNormRotaryAttention(config, config.theta)
+
+
+def _make_feedforward(config: EncoderConfig, number: int) -> nn.Module:
+    if config.experts is not None and config.has_experts(number):
+        return TopKFeedForward(config, config.experts)
+    return FeedForward(config) if config.prenorm is None else GatedFeedForward(config, config.prenorm)
 
 
 def pack_layers(model: nn.Module, dtype: torch.dtype) -> None:
@@ -164,12 +250,17 @@ def pack_layers(model: nn.Module, dtype: torch.dtype) -> None:
             module.joint = pack_linear(weight, bias, dtype)
             del module.query, module.key, module.value
             module.output = pack_linear(module.output.weight, module.output.bias, dtype)
-        elif kind is RotaryAttention:
+        elif kind in (RotaryAttention, PostNormRotaryAttention):
             module.joint, module.output = (pack_linear(part.weight, part.bias, dtype) for part in (module.joint, module.output))
-        elif kind in (FeedForward, GatedFeedForward):
-            fused = module.activation_name if kind is FeedForward and module.activation_name in fused_activations(dtype) else None
-            module.up = pack_linear(module.up.weight, module.up.bias, dtype, fused)
-            module.down = pack_linear(module.down.weight, module.down.bias, dtype)
+        elif kind in (FeedForward, GatedFeedForward, TopKFeedForward):
+            fused = module.activation_name if kind is not GatedFeedForward and module.activation_name in fused_activations(dtype) else None
+            if kind is TopKFeedForward:
+                maps = zip(*module.split_maps(), strict=True)
+                module.packed_maps = [(pack_linear(up, None, dtype, fused), pack_linear(down, None, dtype)) for up, down in maps]
+                del module.expert_up, module.expert_down
+            else:
+                module.up = pack_linear(module.up.weight, module.up.bias, dtype, fused)
+                module.down = pack_linear(module.down.weight, module.down.bias, dtype)
             if fused is not None:
                 module.activation = nn.Identity()
 

@@ -21,7 +21,7 @@ class Int8Weight:
     """A weight [N, K] in 8-bit integers, in the layout of the processor's matrix products."""
 
     def __init__(self, weight: Tensor) -> None:
-        weight = weight.detach().float()
+        weight = weight.detach().float().contiguous()  # prepacking ignores strides
         self.scales = (weight.abs().amax(1) / LARGEST).clamp_(min=torch.finfo(torch.float32).tiny)
         self.packed = torch.ops.onednn.qlinear_prepack((weight / self.scales[:, None]).round_().to(torch.int8), None)
         self.zeros = torch.zeros(len(weight), dtype=torch.int64)

@@ -6,11 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from moeir.backbones.dispatch import RouterOutput, check_expert_count, dispatch_to_experts
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
 from moeir.kernels.precision import normalize
 from moeir.kernels.splitmix import splitmix64
-from moeir.mixtures.dispatch import RouterOutput, check_expert_count, dispatch_to_experts
 from moeir.parsing import check_choice
 
 GATES = ("learned", "random")

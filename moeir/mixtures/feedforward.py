@@ -12,6 +12,8 @@ probabilities and z the Gumbel-softmax sample:
   with the loss at no cost, and is a biased estimator: it pushes the gate even where all experts are equal.
 * `none`: no gradient of the loss, as in TASER's published code.
 
+Experts that the weights of an encoder have already are its layers': `backbones.layers.TopKFeedForward`.
+
 For a gate's gradient the outputs of other experts are constants, so that these run forward only.
 """
 
@@ -22,11 +24,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from moeir.backbones.layers import FeedForward, GatedFeedForward, init_weights
+from moeir.backbones.dispatch import RouterOutput, check_expert_count, dispatch_to_experts
+from moeir.backbones.layers import FeedForward, GatedFeedForward, TopKFeedForward, init_weights
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
 from moeir.kernels.grouped_linear import ExpertGroups, grouped_linear, supports_grouped_linear
-from moeir.mixtures.dispatch import RouterOutput, check_expert_count, dispatch_to_experts
 from moeir.parsing import check_choice
 
 LEARNED_ROUTINGS = ("sequence", "token")
@@ -250,10 +252,12 @@ def insert_experts(
 ) -> nn.Linear | None:
     """Replace the feed-forward of the given layers by experts, copies of it; returns the shared gate, if there is one.
 
-    UsageError for an unknown router or an impossible number of experts.
+    UsageError for an unknown router, an impossible number of experts, or a layer that was trained with experts.
     """
     check_expert_count(experts)
-    numbers = list(layer_numbers)
+    numbers, plain = list(layer_numbers), [number for number, layer in enumerate(layers, 1) if not has_learned_router(layer.feedforward)]
+    if taken := [number + 1 for number in numbers if number + 1 not in plain]:
+        raise UsageError(f"layer {taken[0]}: its weights have experts already; expected layers of {'+'.join(map(str, plain))}")
     hidden = layers[numbers[0]].feedforward.down.out_features
     gate = make_gate(hidden, experts) if one_gate and routing in LEARNED_ROUTINGS else None
     for number in numbers:
@@ -262,14 +266,15 @@ def insert_experts(
     return gate
 
 
-def find_routers(layers: nn.ModuleList) -> dict[str, RoutedFeedForward]:
+def has_learned_router(module: nn.Module) -> bool:
+    """Whether a module is a feed-forward whose experts a learned router chooses."""
+    return isinstance(module, TopKFeedForward) or (isinstance(module, RoutedFeedForward) and module.routing in LEARNED_ROUTINGS)
+
+
+def find_routers(layers: nn.ModuleList) -> dict[str, RoutedFeedForward | TopKFeedForward]:
     """The learned routers among layers, named `layer1`, `layer2`, … by position."""
     feedforwards = {f"layer{number}": layer.feedforward for number, layer in enumerate(layers, 1)}
-    return {
-        name: mixture
-        for name, mixture in feedforwards.items()
-        if isinstance(mixture, RoutedFeedForward) and mixture.routing in LEARNED_ROUTINGS
-    }
+    return {name: mixture for name, mixture in feedforwards.items() if has_learned_router(mixture)}
 
 
 def _share_norm(experts: nn.ModuleList) -> None:

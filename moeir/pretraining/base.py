@@ -101,7 +101,7 @@ class Pretraining(nn.Module, ABC):
         half = len(encoder.layers) // 2
         middle = run_layers(encoder.layers[:half], encoder.embeddings(ordered.tokens), ordered.tokens)
         states = run_layers(encoder.layers[half:], middle, ordered.tokens)
-        for router in self.architecture.routers().values():
+        for router in self.architecture.routers(texts.tokens.side).values():
             router.last_routing = None  # it would keep this step's graph alive
         head = dict(self.architecture.heads.items()).get("global")
         pool = PoolingHead(pooling=head.pooling if isinstance(head, PoolingHead) else "cls")

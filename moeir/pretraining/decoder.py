@@ -40,7 +40,8 @@ class BidirectionalDecoder(nn.Module):
             full_thetas = [theta for window, theta in zip(prenorm.windows, prenorm.thetas, strict=True) if window is None]
             thetas = (full_thetas or prenorm.thetas)[:1] * (layers + 1)
             prenorm = replace(prenorm, windows=(None,) * (layers + 1), thetas=tuple(thetas))
-        layer_config = replace(config, layers=layers + 1, prenorm=prenorm)  # the first layer of an encoder has no attention norm
+        # the first layer of an encoder has no attention norm, others may have experts
+        layer_config = replace(config, layers=layers + 1, prenorm=prenorm, experts=None)
         self.layers = nn.ModuleList(Layer(layer_config, number) for number in range(1, layers + 1))
         init_weights(self, config.initializer_range)
 
@@ -61,7 +62,7 @@ class CausalBlock(nn.Module):
         self.dropouts = nn.ModuleList(nn.Dropout(config.dropout) for _ in range(2))
         self.attention_dropout, self.heads = config.attention_dropout, config.heads
         self.activation = ACTIVATIONS[config.activation]
-        self.theta = None if config.prenorm is None else config.prenorm.thetas[-1]  # rotary positions if the embeddings have none
+        self.theta = config.theta if config.prenorm is None else config.prenorm.thetas[-1]  # rotary positions if the embeddings have none
 
     def forward(self, states: Tensor, layout: PackedLayout, window: int) -> Tensor:
         """states [T, H] -> [T, H]."""

@@ -86,6 +86,7 @@ class TextEncoder:
         with autocast(self.dtype, str(self.checkpoint.device)):
             for chunk in texts.split_chunks(contents, CHUNK):
                 for router, output in self.checkpoint.encode(chunk, side, max_tokens=self.max_tokens).routing.items():
-                    chunk_usage = RouterUsage.from_probabilities(output.probabilities.float().cpu().numpy(), len(output))
+                    probabilities = output.probabilities.float().cpu().numpy()
+                    chunk_usage = RouterUsage.from_probabilities(probabilities, len(output), output.top_k or 1)
                     usage[router] = usage[router] + chunk_usage if router in usage else chunk_usage
         return usage

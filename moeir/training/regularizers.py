@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from moeir.architectures.base import EncoderOutput, StepMetrics
+from moeir.backbones.dispatch import RouterOutput
 from moeir.errors import UsageError
-from moeir.mixtures.dispatch import RouterOutput
 
 ENTROPY_SIGNS = {"maximise": 1.0, "as-printed": -1.0}
 ENTROPY_SCOPES = ("instance", "batch")
@@ -81,13 +81,13 @@ def role_information(*sides: RouterOutput) -> Tensor:
 
 
 def expert_usage(*sides: RouterOutput) -> Tensor:
-    """The share of all decisions whose arg-max is each expert: [I], constants.
+    """The share of each expert in all decisions, which take the arg-max, or the `top_k` most probable: [I], constants.
 
     >>> expert_usage(RouterOutput.from_text_probabilities(torch.tensor([[0.75, 0.25], [0.5, 0.5], [0.25, 0.75]])))
     tensor([0.6667, 0.3333])
     """
     experts = sides[0].probabilities.shape[1]
-    winners = torch.cat([side.probabilities.detach().argmax(1) for side in sides])
+    winners = torch.cat([side.choices.flatten() for side in sides])
     return (winners[:, None] == torch.arange(experts, device=winners.device)).float().mean(0)
 
 
@@ -135,13 +135,14 @@ class RegularizerWeights:
         """The penalties of learned routers, means over routers; as metrics each router's entropy, expert usage and information on roles.
 
         `load_balance` and the entropy of a batch are of both sides together, or with `by_side` the mean over sides, which forbids an expert
-        for each role. The entropy penalty applies to routers inside layers only: SB-MoE's gate has none in its paper.
+        for each role. The entropy penalty applies to routers inside layers only: SB-MoE's gate has none in its paper,
+        and experts that the weights were trained with, `top_k` of them weighted, would add less to their layer.
         """
         total: Tensor | float = 0.0
         facts: StepMetrics = {}
         pairs = {name: (router, documents.routing[name]) for name, router in queries.routing.items()}
         groups = {name: [(side,) for side in pair] if self.by_side else [pair] for name, pair in pairs.items()}
-        layers = [group for name in groups if name.startswith("layer") for group in groups[name]]
+        layers = [group for name in groups if name.startswith("layer") and pairs[name][0].top_k is None for group in groups[name]]
         if layers and self.entropy:
             costs = [negative_entropy(*group, scope=self.entropy_of) for group in layers]
             total = total + self.entropy * ENTROPY_SIGNS[self.entropy_sign] * torch.stack(costs).mean()

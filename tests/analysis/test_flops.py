@@ -7,7 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from moeir import variants
 from moeir.architectures.base import count_parameters
-from moeir.backbones.config import EncoderConfig, PreNormConfig
+from moeir.backbones.config import EncoderConfig, ExpertsConfig, PreNormConfig
 from moeir.backbones.encoder import Encoder
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 
@@ -21,6 +21,7 @@ TOWER = 2 * LAYER
 
 WINDOWED = EncoderConfig(50, 16, 3, 2, 24, "gelu", 1e-5, 32, 0, prenorm=PreNormConfig((None, 8, 128), (1e4,) * 3))
 NARROW = EncoderConfig(vocabulary=50, hidden=16, layers=2, heads=2, intermediate_size=24, positions=32, factorized_embedding_size=6)
+ROUTED = EncoderConfig(50, 16, 4, 2, 24, segments=1, theta=1e4, experts=ExpertsConfig(5, 2, 2))
 
 
 def account(spec, shape=BERT_BASE):
@@ -75,6 +76,18 @@ def test_parts_say_what_is_shared_and_what_each_expert_has():
     }  # fmt: skip
 
 
+def test_of_the_experts_of_an_encoder_as_many_are_active_as_a_token_has():
+    dense = account("dense", ROUTED)
+    expert = 2 * 2 * 24 * 16  # two maps in two layers
+    assert dense.active("query") == dense.total - 3 * expert
+    groups = {part.name: (part.parameters, part.active["query"]) for part in dense.groups(SIDES)}
+    assert groups == {
+        "shared": (dense.total - 5 * expert - 2 * 5 * 16,) * 2,
+        "router": (2 * 5 * 16,) * 2,
+        **{f"expert {number}": (expert, None) for number in range(5)},
+    }
+
+
 def test_an_encoder_that_reads_no_query_is_not_active_for_one():
     assert parts("splade:queries=tokens") == {"shared": (BERT, 0, BERT), "lexical": (HEAD + 30_522, 30_522, HEAD)}
     came, tokens = parts("came"), parts("came:lexical_queries=tokens")
@@ -117,9 +130,12 @@ def counted(architecture, side, length):
     return counter.get_total_flops()
 
 
-@pytest.mark.parametrize(("shape", "length"), [(NARROW, 10), (WINDOWED, 5)])
-def test_operations_of_other_families_are_those_that_torch_counts(shape, length):
-    architecture = variants.bind_variant("architectures", "splade")(Encoder(shape, vocabulary_head=True), SIGNS).eval()
+@pytest.mark.parametrize(
+    ("shape", "length", "spec"),
+    [(NARROW, 10, "splade"), (WINDOWED, 5, "splade"), (ROUTED, 9, "dense:encoders=separate"), (ROUTED, 9, "came:shared_layers=2")],
+)
+def test_operations_of_other_families_are_those_that_torch_counts(shape, length, spec):
+    architecture = variants.bind_variant("architectures", spec)(Encoder(shape, vocabulary_head=True), SIGNS).eval()
     assert count_parameters(architecture).flops("query", length) == counted(architecture, "query", length)
 
 

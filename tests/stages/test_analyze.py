@@ -90,9 +90,9 @@ def test_a_router_of_any_architecture_is_counted(moeir, monkeypatch):
     """Usage depends on the router output only, not on the architecture."""
     import torch
 
-    from moeir.mixtures.dispatch import RouterOutput
+    from moeir.backbones.dispatch import RouterOutput
 
-    def routing(self: Architecture) -> dict[str, RouterOutput]:
+    def routing(self: Architecture, side: str) -> dict[str, RouterOutput]:
         return {"other": RouterOutput.from_text_probabilities(torch.tensor([[0.25, 0.75]]).repeat(self.seen, 1))}
 
     def states(self, tokens, plain=Architecture.forward):

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moeir.architectures.base import EncoderOutput
+from moeir.backbones.dispatch import RouterOutput
 from moeir.errors import UsageError
-from moeir.mixtures.dispatch import RouterOutput
 from moeir.representations.dense import Dense
 from moeir.representations.sparse import Sparse
 from moeir.training import objectives, regularizers
@@ -128,6 +128,18 @@ def test_a_router_that_has_found_the_roles_pays_nothing_for_balance():
 )
 def test_role_information_is_the_mutual_information_of_expert_and_side(sides, bits):
     assert float(objectives.contrastive(batch(*sides)).metrics["role_information.layer2"]) == pytest.approx(bits, abs=1e-5)
+
+
+def test_experts_of_an_encoder_share_what_their_top_k_choose_and_pay_for_balance_alone():
+    rows = [[0.5, 0.3, 0.2], [0.1, 0.6, 0.3]]
+    router = RouterOutput(torch.tensor(rows), torch.tensor([0, 1, 2]), top_k=2)
+    assert regularizers.expert_usage(router).tolist() == [0.25, 0.5, 0.25]  # experts 0 and 1, then 1 and 2
+    assert regularizers.load_balance(router).item() == pytest.approx(3 * (0.25 * 0.3 + 0.5 * 0.45 + 0.25 * 0.25))
+    moved = RouterOutput.concatenate([router.select(torch.tensor([1, 0])).map(torch.clone), router])
+    assert regularizers.expert_usage(moved).tolist() == [0.25, 0.5, 0.25]
+    output = EncoderOutput({"global": Dense(torch.zeros(2, 3))}, {"layer2": router})
+    costs = [RegularizerWeights(entropy=1.0, load_balance=weight).router_penalty(output, output)[0] for weight in (0.0, 2.0)]
+    assert costs == [0.0, pytest.approx(2 * 1.0875)]
 
 
 def test_maximising_entropy_softens_a_decision_and_the_printed_sign_sharpens_it():

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moeir.backbones.dispatch import RouterOutput, check_expert_count, dispatch_to_experts
 from moeir.errors import UsageError
-from moeir.mixtures.dispatch import RouterOutput, check_expert_count, dispatch_to_experts
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=40))

@@ -1,17 +1,16 @@
 """Output of a router for B texts: expert probabilities per text or per token; dispatch of rows to experts."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Self
 
 import torch
 from torch import Tensor
 
+from moeir.backbones.config import MAX_EXPERTS
 from moeir.errors import UsageError
 from moeir.representations.base import ragged_positions
-
-MAX_EXPERTS = 1024
 
 
 def check_expert_count(experts: int, minimum: int = 2) -> None:
@@ -24,16 +23,24 @@ def check_expert_count(experts: int, minimum: int = 2) -> None:
 class RouterOutput:
     """probabilities [n, I], without noise, with gradient; starts [B+1]: text b's decisions are the rows starts[b] to starts[b+1].
 
-    The arg-max of a row is the expert that inference takes.
+    The arg-max of a row is the expert that inference takes. With `top_k` it takes the sum of that many, weighted by their probabilities, as
+    training does: the experts of a published encoder.
     """
 
     probabilities: Tensor
     starts: Tensor
+    top_k: int | None = None
 
     @classmethod
     def from_text_probabilities(cls, probabilities: Tensor) -> Self:
         """One decision per text: probabilities [B, I]."""
         return cls(probabilities, torch.arange(len(probabilities) + 1, device=probabilities.device))
+
+    @property
+    def choices(self) -> Tensor:
+        """[n, K] the experts that inference takes, constants; K is 1 without `top_k`."""
+        probabilities = self.probabilities.detach()
+        return probabilities.argmax(1, keepdim=True) if self.top_k is None else probabilities.topk(self.top_k).indices
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -41,18 +48,18 @@ class RouterOutput:
     def select(self, rows: Tensor, *, permutation: bool = False) -> Self:
         """The texts `rows` [n], in that order; differentiable. A `permutation` of all texts needs no device synchronisation for sizes."""
         decisions, starts = ragged_positions(self.starts, rows, len(self.probabilities) if permutation else None)
-        return type(self)(self.probabilities.index_select(0, decisions), starts)
+        return replace(self, probabilities=self.probabilities.index_select(0, decisions), starts=starts)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Self:
         """A copy with `change` applied to every tensor (device, detach)."""
-        return type(self)(change(self.probabilities), change(self.starts))
+        return replace(self, probabilities=change(self.probabilities), starts=change(self.starts))
 
     @classmethod
     def concatenate(cls, parts: Sequence[Self]) -> Self:
         """Outputs of several batches end to end."""
         shifts = accumulate((len(part.probabilities) for part in parts), initial=0)
         starts = [part.starts[int(number > 0) :] + shift for number, (part, shift) in enumerate(zip(parts, shifts, strict=False))]
-        return cls(torch.cat([part.probabilities for part in parts]), torch.cat(starts))
+        return cls(torch.cat([part.probabilities for part in parts]), torch.cat(starts), parts[0].top_k)
 
 
 def dispatch_to_experts(states: Tensor, choice: Tensor, experts: int, apply: Callable[[int, Tensor, Tensor | None], Tensor]) -> Tensor:

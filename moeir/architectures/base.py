@@ -95,6 +95,7 @@ class Architecture(nn.Module):
     default_fusion: ClassVar[str] = "came-sum"  # default method by which search fuses the experts' lists
     reads_pairs: ClassVar[bool] = False  # whether it is a cross-encoder
     default_lengths: ClassVar[tuple[int, int]] = (64, 256)  # default maximum tokens of queries and of documents
+    head_files: ClassVar[Mapping[str, str]] = {}  # files of torch.save beside plain weights, each the `projection` of an expert's head
 
     def __init__(self, encoder: Encoder, special_tokens: SpecialTokens) -> None:
         super().__init__()
@@ -103,6 +104,7 @@ class Architecture(nn.Module):
         self.document_encoder: Encoder | None = None  # second encoder, if documents have a separate one
         self.mixture: EmbeddingMixture | None = None  # a block of experts over the global vector
         self.scales: dict[str, float] = {}
+        self.fusion_weights: dict[str, float] = {}  # of the experts' scores in search, unless a calibration has others; not in training
         self.token_experts: tuple[str, ...] = ()  # those that read the tokens of a query alone, without the encoder
         self.summed_experts: dict[str, tuple[str, ...]] = {}  # scores that are trained as one, each with its experts
         self.markers = self.augmentation = False

@@ -60,8 +60,8 @@ class RetrievalModel:
     """An architecture with its tokenizer and input configuration, which encodes texts.
 
     `spec` names the architecture with every option; `path` is the folder it was opened from, so that it can stand for its path.
-    `calibration` multiplies the experts' scores when texts are encoded, not in training; it is applied to queries. `truncation` counts,
-    for each side, the texts and tokens that were read and those that were cut.
+    `calibration` multiplies the experts' scores when texts are encoded, not in training; it is applied to queries, and is that of the
+    architecture if none is given. `truncation` counts, for each side, the texts and tokens that were read and those that were cut.
     """
 
     architecture: Architecture
@@ -75,6 +75,7 @@ class RetrievalModel:
     is_packed: bool = field(default=False, init=False)  # whether its layers have their form for inference
 
     def __post_init__(self) -> None:
+        self.calibration = self.calibration or dict(self.architecture.fusion_weights)
         for head in self.architecture.heads.values():
             if isinstance(head, PoolingHead) and not head.pool_prefix:
                 prefixes = {side: self.input_config.add_prefix([""], side) for side in ("query", "document")}
@@ -245,7 +246,8 @@ class RetrievalModel:
             "experts": {name: {"representation": kind, "scale": scales.get(name, 1.0)} for name, kind in kinds.items()},
             "parameters": self.architecture.parameter_count(),
         }
-        _write_metadata(folder, metadata | ({"calibration": self.calibration} if self.calibration else {}))
+        is_own = self.calibration != self.architecture.fusion_weights
+        _write_metadata(folder, metadata | ({"calibration": self.calibration} if is_own else {}))
 
 
 def log_truncation(input_config: InputConfig, truncation: Mapping[str, Mapping[str, int]]) -> None:
@@ -320,7 +322,7 @@ def open_checkpoint(folder: Path | str, device: str = "cpu") -> RetrievalModel:
         input_config.check(model.architecture.encoder.config.positions)
     except UsageError as problem:
         raise ArtifactError(f"{folder}/{METADATA_FILE}: damaged, or of another version of moeir: {problem}") from None
-    model.path, model.calibration = folder, metadata.get("calibration", {})
+    model.path, model.calibration = folder, metadata.get("calibration") or model.calibration
     return model
 
 

@@ -28,6 +28,7 @@ from moeir.backbones.encoder import Encoder
 from moeir.backbones.families import weights_io
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.backbones.tokenizer import TextTokenizer
+from moeir.backbones.torch_files import read_torch_file
 from moeir.errors import ArtifactError, UsageError
 from moeir.heads import mlm_head
 from moeir.heads.classification import binary_to_single_logit
@@ -58,7 +59,8 @@ def build_checkpoint(
     `overrides` holds the fields of `InputConfig` set by the user; a missing vocabulary head is fitted on `texts`, if any.
     `random_weights` takes only the sizes and the tokenizer of a folder. On the device `meta` it has no weights, and nothing is fitted.
     """
-    folder = weights_io.resolve_model(model)
+    head_files = {} if arch is None else variants.bind_variant("architectures", arch).func.head_files
+    folder = weights_io.resolve_model(model, head_files.values())
     if not is_checkpoint(folder):
         if arch is None:
             raise UsageError(f"{model}: plain weights; name an architecture: --arch came, dense, …; see: moeir variants architectures")
@@ -121,6 +123,7 @@ def _from_plain_weights(
     """`fields` are those of the `InputConfig` of a checkpoint, before the user's `overrides`."""
     torch.manual_seed(seed)
     name, requested = variants.parse_spec(arch).name, dict(variants.parse_spec(arch).options)
+    head_folder = folder
     folder, folder_config, options = read_folder_settings(folder, name, requested)
     tokenizer, config = TextTokenizer(folder), weights_io.read_config(folder)
     if name in ("dense", "splade") and options.keys() <= dict(variants.parse_spec(canonical_spec(arch)).options).keys():
@@ -142,6 +145,8 @@ def _from_plain_weights(
     input_config = _override_lengths(replace(default, **fields), overrides, architecture)
     if architecture.reads_pairs and not random_weights:
         load_classification_head(folder, architecture, device)
+    if not random_weights:
+        load_head_files(head_folder, architecture)
     model = RetrievalModel(architecture, tokenizer, input_config, canonical_spec(arch), config)
     if architecture.reads_pairs:
         PairTokenizer.from_architecture(tokenizer, input_config, architecture)  # raises for lengths that leave no room for a document
@@ -281,3 +286,21 @@ def load_classification_head(folder: Path, architecture: Architecture, device: s
     for name, parameter in parameters.items():
         if name in weights:
             parameter.copy_(weights[name])
+
+
+@torch.no_grad()
+def load_head_files(folder: Path, architecture: Architecture) -> None:
+    """Copy the heads that `head_files` of an architecture names into it; ArtifactError for a file that is missing or of other sizes."""
+    for expert, name in architecture.head_files.items():
+        path, projection = folder / name, architecture.heads[expert].projection
+        if not path.is_file():
+            advice = "fresh_heads=true draws the heads at random, to train them"
+            raise ArtifactError(f"{folder}: no {name}, the head of the {expert} expert; {advice}")
+        tensors, parameters = read_torch_file(path), dict(projection.named_parameters())
+        found, expected = ({key: list(one.shape) for key, one in values.items()} for values in (tensors, parameters))
+        if found != expected:
+            advice = ": local_dim sets the width of token vectors" if expert == "local" else ""
+            raise ArtifactError(f"{path}: has the weights {found}; expected {expected}{advice}")
+        weights_io.check_shapes(path, parameters, tensors)
+        for key, parameter in parameters.items():
+            parameter.copy_(tensors[key])

@@ -19,6 +19,7 @@ PAPERS = {
     "mote": "CoT-MoTE: Exploring ConTextual Masked Auto-Encoder Pre-training with Mixture-of-Textual-Experts (Ma et al., 2023)",
     "taser": "Task-Aware Specialization for Efficient and Robust Dense Retrieval for Open-Domain Question Answering (Cheng et al., 2023)",
     "sbmoe": "Mixture of Experts Approaches in Dense Retrieval Tasks (Sokli et al., 2025)",
+    "bge-m3": "M3-Embedding: Multi-Linguality, Multi-Functionality, Multi-Granularity Text Embeddings (Chen et al., 2024)",
     "coil": "COIL: Contextualized Inverted List (Gao et al., 2021)",
     "dense": "Dense Passage Retrieval (Karpukhin et al., 2020)",
     "splade": "SPLADE: Sparse Lexical and Expansion Model (Formal et al., 2021)",
@@ -27,7 +28,7 @@ PAPERS = {
 }
 CALIBRATION_HEADING = "## Calibration"
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
-MIXTURES = ("came", "mote", "taser", "sbmoe")
+MIXTURES = ("came", "mote", "taser", "sbmoe", "bge-m3")
 RETRIEVER_USAGE = """    moeir encode --model CHECKPOINT --corpus corpus.jsonl --output encodings
     moeir index  --encodings encodings --output index
     moeir search --index index --queries queries.jsonl --output runs/"""

@@ -31,7 +31,8 @@ def set_temperature(checkpoint: RetrievalModel, folder: Path, arch: str | None, 
     """Set the scale of normalised experts to 1 / temperature, for a training of the weights in `folder` under `arch`; returns their names.
 
     Without a temperature it is 0.05 for an expert without a scale of its own: one that `arch` sets, or that the checkpoint `folder` has: a
-    scale other than 1, or any scale with which it was trained. An architecture that has no scale among its options is left as it is.
+    scale other than 1, or any scale with which it was trained. An architecture that has no scale among its options is left as it is; one
+    scale of several experts, as BGE-M3 has, is set for all of them.
     """
     options = _list_scale_options(checkpoint.spec)
     experts = [name for name in find_normalised_experts(checkpoint.architecture) if _find_scale_option(name, options) in options]
@@ -50,9 +51,11 @@ def set_temperature(checkpoint: RetrievalModel, folder: Path, arch: str | None, 
     if not experts:
         return []
     scale = 1 / (temperature or DEFAULT_TEMPERATURE)
+    changed_options = {_find_scale_option(name, options) for name in experts}
+    experts = [name for name in checkpoint.architecture.scales if _find_scale_option(name, options) in changed_options]
     checkpoint.architecture.scales |= dict.fromkeys(experts, scale)
     spec = variants.parse_spec(checkpoint.spec)
-    changed = dict(spec.options) | {_find_scale_option(name, options): format_value(scale) for name in experts}
+    changed = dict(spec.options) | dict.fromkeys(changed_options, format_value(scale))
     checkpoint.spec = str(variants.Spec(spec.name, tuple(changed.items())))
     return experts
 
@@ -67,10 +70,10 @@ def _find_scale_option(expert: str, options: set[str]) -> str:
 
 
 def _has_own_scale(checkpoint: RetrievalModel, folder: Path, expert: str) -> bool:
-    """Whether the weights come from a checkpoint of this architecture with a scale of its own."""
+    """Whether the architecture has a scale by default, or the weights come from a checkpoint of it with a scale of its own."""
+    if checkpoint.architecture.scales[expert] != 1.0:
+        return True
     spec = variants.parse_spec(checkpoint.spec)
     if not is_checkpoint(folder) or variants.parse_spec(read_metadata(folder)["architecture"]).name != spec.name:
         return False
-    if checkpoint.architecture.scales[expert] != 1.0:
-        return True
     return manifests.manifest_path(folder).is_file() and manifests.read_manifest(folder).get("stage") == TRAINING_STAGE

@@ -30,6 +30,7 @@ class SpecialTokens:
     punctuation: tuple[int, ...]
     leading: int = 1
     trailing: int = 1
+    unknown: int | None = None
 
 
 class TensorFields:

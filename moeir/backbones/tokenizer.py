@@ -23,7 +23,7 @@ TOKENIZER_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
     *("vocab.txt", "vocab.json", "merges.txt", "added_tokens.json"),
 )
-MASK_TOKENS = ("[MASK]", "<mask>")
+MASK_TOKENS, UNKNOWN_TOKENS = ("[MASK]", "<mask>"), ("[UNK]", "<unk>")
 QUERY_MARKERS, DOCUMENT_MARKERS = ("[Q] ", "[unused0]"), ("[D] ", "[unused1]")  # of PyLate, and of ColBERT
 WORDPIECE_PREFIX, BYTE_LEVEL_SPACE = "##", "Ġ"
 PREFIX_CHARACTERS = 2048  # of a long text, and PREFIX_CHARACTERS_PER_TOKEN more for each token that is read
@@ -60,16 +60,16 @@ class TextTokenizer:
         probe = self._tokenizer.encode(PROBE)
         own = [position for position, text in enumerate(probe.sequence_ids) if text is not None] or [len(probe.ids) // 2]
         leading, trailing = own[0], len(probe.ids) - 1 - own[-1]
-        masks = map(self._tokenizer.token_to_id, (self._name_token("mask_token") or MASK_TOKENS[0], *MASK_TOKENS))
         return SpecialTokens(
             beginning=probe.ids[0] if leading else None,
             separator=probe.ids[-1] if trailing else None,
-            mask=next((number for number in masks if number is not None), None),
-            query_marker=self._find_marker(QUERY_MARKERS),
-            document_marker=self._find_marker(DOCUMENT_MARKERS),
+            mask=self._find_token((self._name_token("mask_token"), *MASK_TOKENS)),
+            query_marker=self._find_token(QUERY_MARKERS),
+            document_marker=self._find_token(DOCUMENT_MARKERS),
             punctuation=self._punctuation_ids(vocabulary),
             leading=leading,
             trailing=trailing,
+            unknown=self._find_token((self._name_token("unk_token"), *UNKNOWN_TOKENS)),
         )
 
     def _name_token(self, name: str) -> str:
@@ -77,7 +77,7 @@ class TextTokenizer:
         token = self._config.get(name)
         return str((token.get("content") if isinstance(token, dict) else token) or "")
 
-    def _find_marker(self, names: Sequence[str]) -> int | None:
+    def _find_token(self, names: Sequence[str]) -> int | None:
         return next((number for name in names if (number := self._tokenizer.token_to_id(name)) is not None), None)
 
     def _find_filler(self, vocabulary: Mapping[str, int]) -> int:

@@ -6,9 +6,18 @@ from typing import Any
 
 from moeir import variants
 from moeir.architectures.checkpoint import RetrievalModel, open_checkpoint
-from moeir.architectures.sentence_transformers_files import CONFIG_FILE, SIDES, TRANSFORMER, prompts_by_side, write_json, write_modules
+from moeir.architectures.sentence_transformers_files import (
+    CONFIG_FILE,
+    SIDES,
+    TRANSFORMER,
+    prompts_by_side,
+    write_dense_files,
+    write_json,
+    write_modules,
+)
 from moeir.artifacts import manifests
 from moeir.backbones.families import weights_io
+from moeir.backbones.torch_files import write_torch_file
 from moeir.errors import UsageError
 from moeir.formats.base import Conversion, Format
 from moeir.parsing import format_value
@@ -73,9 +82,7 @@ class Pylate(Format):
         model = next(items)
         options = _architecture_options(model, "colbert", "pylate", {"normalise": True, "markers": True, "separator": True})
         _drop_scales(model, conversion)
-        for side, prefix in prompts_by_side(model.input_config).items():
-            if prefix:
-                conversion.drop_or_refuse(f"{side} prefix {prefix!r}", "the prefix of texts")
+        _drop_prefixes(model, conversion)
         _write_encoder(path, model)
         head: Any = model.architecture.heads["local"]
         weight = head.projection.weight.detach().cpu().contiguous()
@@ -98,6 +105,27 @@ class Pylate(Format):
             "skiplist_words": list(map(name_of, skipped_tokens)),
         }
         write_json(path / CONFIG_FILE, config)
+        return 1
+
+
+class BgeM3(Format):
+    """A folder that FlagEmbedding opens as BGEM3FlagModel, and sentence-transformers for its vectors, from a bge-m3 checkpoint."""
+
+    kind = "checkpoint"
+    is_folder = True
+
+    def read(self, path: Path, conversion: Conversion) -> Iterator[RetrievalModel]:
+        raise UsageError(f"{path}: moeir init --model {path} --arch bge-m3 makes a checkpoint from it")
+
+    def write(self, items: Iterator[RetrievalModel], path: Path, conversion: Conversion) -> int:
+        model = next(items)
+        _architecture_options(model, "bge-m3", "bge-m3", {"experts": ("global", "lexical", "local")})
+        _drop_prefixes(model, conversion)
+        _write_encoder(path, model)
+        heads: Any = model.architecture.heads
+        for expert, name in type(model.architecture).head_files.items():
+            write_torch_file(heads[expert].projection.state_dict(), path / name)
+        write_dense_files(path, model.input_config, model.architecture.encoder.config.hidden, heads["global"])
         return 1
 
 
@@ -125,6 +153,12 @@ def _drop_scales(model: RetrievalModel, conversion: Conversion) -> None:
     for expert, scale in model.architecture.scales.items():
         if scale != 1.0:
             conversion.drop_or_refuse(f"expert {expert}", f"the scale of its scores, {scale:g},")
+
+
+def _drop_prefixes(model: RetrievalModel, conversion: Conversion) -> None:
+    for side, prefix in prompts_by_side(model.input_config).items():
+        if prefix:
+            conversion.drop_or_refuse(f"{side} prefix {prefix!r}", "the prefix of texts")
 
 
 def _write_encoder(folder: Path, model: RetrievalModel) -> None:

@@ -1,11 +1,12 @@
 """One weight per vocabulary term: log-saturated logits, maximum or sum over positions, special tokens' among them (SPLADE; CAME eq. 3),
-or for queries a weight of each of their own tokens, without an encoder.
+or for queries a weight of each of their own tokens, without an encoder; or for the tokens of a text a weight each (BGE-M3).
 """
 
 import torch
 from torch import Tensor, nn
 
 from moeir.backbones.encoder import Encoder
+from moeir.backbones.layers import make_projection
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.kernels.splade import find_max_positions, log_saturated_sum, selected_logits
 from moeir.parsing import check_choice
@@ -77,3 +78,30 @@ class LexicalHead(nn.Module):
                 positive = (~(logits <= 0)).nonzero()[:, 0]
                 texts, terms, weights = texts[positive], terms[positive], torch.log1p(logits[positive])
         return Sparse.from_pairs(texts, terms, weights, len(tokens), len(words))
+
+
+class TokenWeightHead(nn.Module):
+    """weight(text, term) = relu of a linear map with bias, maximum over the positions of the term; 0 for terms that the text does not have.
+
+    Special tokens and unknown ones have no weight (BGE-M3, Chen et al. 2024, §3.1).
+    """
+
+    kind = Sparse.kind
+
+    def __init__(self, hidden: int, special_tokens: SpecialTokens) -> None:
+        super().__init__()
+        self.projection = make_projection(hidden, 1, "lexical")
+        special_ids = (special_tokens.beginning, special_tokens.separator, special_tokens.unknown)
+        self.register_buffer("special_ids", torch.tensor([one for one in special_ids if one is not None]), persistent=False)
+
+    def forward(self, states: Tensor, tokens: PackedTokens, encoder: Encoder) -> Sparse:
+        """states [T, H] -> sparse weights over V terms for B texts."""
+        vocabulary = encoder.config.vocabulary
+        rows = (~torch.isin(tokens.ids, self.special_ids)).nonzero()[:, 0]
+        token_weights = self.projection(states.index_select(0, rows)).float()[:, 0].relu()
+        keys = tokens.text_indices().index_select(0, rows) * vocabulary + tokens.ids.index_select(0, rows)
+        pairs, pair_of_token = torch.unique(keys, return_inverse=True)
+        weights = token_weights.new_zeros(len(pairs)).scatter_reduce(0, pair_of_token, token_weights, "amax")
+        positive = (~(weights <= 0)).nonzero()[:, 0]  # NaN too, which is refused later
+        pairs, weights = pairs.index_select(0, positive), weights.index_select(0, positive)
+        return Sparse.from_pairs(pairs // vocabulary, pairs % vocabulary, weights, len(tokens), vocabulary)

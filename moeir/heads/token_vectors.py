@@ -14,9 +14,10 @@ from moeir.representations.multivector import MultiVector
 
 
 class TokenVectorHead(nn.Module):
-    """A linear map without bias, the same for queries and documents.
+    """A linear map, the same for queries and documents, without bias unless it is set.
 
-    `normalise` makes unit vectors; `separator` keeps [SEP]; `punctuation` keeps the punctuation of documents.
+    `normalise` makes unit vectors; `separator` keeps [SEP]; `punctuation` keeps the punctuation of documents; `first_token` keeps [CLS].
+    `mean` divides the vectors of a query by their number, so that its score is a mean over its tokens and not their sum.
     """
 
     kind = MultiVector.kind
@@ -30,10 +31,13 @@ class TokenVectorHead(nn.Module):
         normalise: bool = False,
         separator: bool = True,
         punctuation: bool = True,
+        first_token: bool = True,
+        bias: bool = False,
+        mean: bool = False,
     ) -> None:
         super().__init__()
-        self.projection = make_projection(hidden, dimension, "local", bias=False)
-        self.normalise = normalise
+        self.projection = make_projection(hidden, dimension, "local", bias=bias)
+        self.normalise, self.first_token, self.mean = normalise, first_token, mean
         self._separator = None if separator else special_tokens.separator
         dropped_ids = [*([] if self._separator is None else [self._separator]), *([] if punctuation else special_tokens.punctuation)]
         self.register_buffer("dropped_ids", torch.tensor(dropped_ids, dtype=torch.int64), persistent=False)
@@ -42,18 +46,21 @@ class TokenVectorHead(nn.Module):
         """states [T, H] -> vectors [T', D] in float32."""
         vectors = self.projection(states).float()
         vectors = normalize(vectors) if self.normalise else vectors
-        if not len(self.dropped_ids) or (tokens.side == "query" and self._separator is None):
+        if self.mean and tokens.side == "query":
+            counts = torch.zeros_like(tokens.starts[:-1]).index_add(0, tokens.text_indices(), self.token_mask(tokens).long())
+            vectors = vectors / counts.index_select(0, tokens.text_indices())[:, None]
+        if self.first_token and (not len(self.dropped_ids) or (tokens.side == "query" and self._separator is None)):
             return MultiVector(vectors, tokens.starts, tokens.layout.max_length)
         rows, starts = find_visible_keys(~self.token_mask(tokens), tokens.starts)
         return MultiVector(vectors.index_select(0, rows), starts, tokens.layout.max_length)
 
     def token_mask(self, tokens: PackedTokens) -> Tensor:
-        """[T] which tokens have a vector: punctuation is dropped from documents only, the separator from both sides, first tokens never."""
+        """[T] which tokens have a vector: punctuation is dropped from documents only, the separator and the first token from both sides."""
         if tokens.side == "query":
             has_vector = tokens.ids != (-1 if self._separator is None else self._separator)
         else:
             has_vector = ~torch.isin(tokens.ids, self.dropped_ids)
-        return has_vector.index_fill(0, tokens.starts[:-1], True)
+        return has_vector.index_fill(0, tokens.starts[:-1], self.first_token)
 
 
 class CoilHead(nn.Module):

@@ -138,17 +138,18 @@ class Calibrate(Stage):
         assert self.queries is not None
         with limit_threads(self.threads):
             searcher, checkpoint = self._open_index()
-            checkpoint.calibration = {}
+            own_weights = checkpoint.calibration = dict(checkpoint.architecture.fusion_weights)
             judged = {text.id: text.content for text in texts.read_texts(self.queries) if text.id in grades}
             if not judged:
                 raise DataError(f"{self.queries}: none of its queries is judged in {self.qrels}; do the ids agree?")
             experts, contents = list(searcher.engines), list(judged.values())
             runs, _ = searcher.search_runs(list(judged), contents, self.depth, experts, "came-sum", batch_size=self.batch_size)
         facts = self._fit_weights({name: runs[name] for name in experts}, grades)
-        all_weights = dict.fromkeys(checkpoint.architecture.representation_kinds, 1.0) | facts["weights"]
+        kinds = checkpoint.architecture.representation_kinds
+        all_weights = {name: own_weights.get(name, 1.0) * facts["weights"].get(name, 1.0) for name in kinds}
         manifest = manifests.read_manifest(Path(checkpoint))
         write_calibrated_copy(Path(checkpoint), manifest["files"], self.output, all_weights)
-        add_calibration(self.output, facts["weights"], facts["queries"])
+        add_calibration(self.output, {name: all_weights[name] for name in facts["weights"]}, facts["queries"])
         digests = manifests.checkpoint_digests(manifest)
         return {**facts, "uncalibrated": digests.get("uncalibrated", digests["digest"])}
 

@@ -224,6 +224,7 @@ def evaluate_loss(
     Sokli et al. 2025 keep the weights with the lowest validation loss. Processes share the batches.
     """
     training = checkpoint.architecture.training
+    checkpoint = replace(checkpoint, calibration=dict.fromkeys(checkpoint.architecture.representation_kinds, 1.0))  # as in training
     batches = list(dev_set.batches(loss.batch_size))
     process_group = process_group if len(batches) >= process_group.size else SINGLE_PROCESS
     own_batches = batches[process_group.rank :: process_group.size]

@@ -116,6 +116,40 @@ def bce(batch: EncodedBatch, *, positive_weight: float = 1.0) -> ObjectiveOutput
     return _own_documents_loss(batch, lambda own: losses.binary_cross_entropy(own, positive_weight))
 
 
+def self_distillation(
+    batch: EncodedBatch, *, start: int = 0, lexical_weight: float = 0.3, lexical_loss: float = 0.1, block: int = 0
+) -> ObjectiveOutput:
+    """BGE-M3: the experts and their weighted sum learn contrastively; from step `start` on each also learns the sum's distribution.
+
+    (global + sum + 0.1 lexical + local) / 4, then with (KL to global + 0.1 KL to lexical + KL to local) / 3 half and half (Chen et al.
+    2024, §3.3). `lexical_weight` is of its scores in the sum, `lexical_loss` of its losses; those of others are 1. `block`: queries whose
+    documents the scores are compared on, but for those of the global expert, which are on the whole batch: the queries of one process
+    where the publishers train on several. 0: the whole batch for all.
+    """
+    if min(start, block) < 0 or not math.isfinite(lexical_weight) or not math.isfinite(lexical_loss):
+        raise UsageError(f"self-distillation:start={start},block={block}: expected whole numbers from 0, and finite weights")
+    score_matrices, ignored = batch_scores(batch), batch.ignore_mask
+    if block:
+        query_blocks = torch.arange(batch.queries.text_count, device=ignored.device) // block
+        ignored = ignored | (query_blocks[:, None] != query_blocks.repeat_interleave(batch.group_size))
+    weights, loss_weights = ({"lexical": weight} for weight in (lexical_weight, lexical_loss))
+    total = torch.stack([weights.get(name, 1.0) * score for name, score in score_matrices.items()]).sum(0)
+    masks = {name: batch.ignore_mask if name == "global" else ignored for name in score_matrices}
+    own = {name: losses.info_nce(score, batch.positive_columns, masks[name]) for name, score in score_matrices.items()}
+    sum_loss = losses.info_nce(total, batch.positive_columns, ignored)
+    loss = (sum_loss + sum(loss_weights.get(name, 1.0) * value for name, value in own.items())) / (1 + len(own))
+    facts: StepMetrics = {f"loss.{name}": value.detach().mean() for name, value in (*own.items(), ("sum", sum_loss))}
+    if batch.step >= start:
+        lowest = torch.finfo(total.dtype).min  # not -inf, whose difference from itself is none
+        teacher = total.detach().masked_fill(ignored, lowest)
+        divergences = {
+            name: losses.kl_divergence(score.masked_fill(ignored, lowest), teacher, 1.0) for name, score in score_matrices.items()
+        }
+        loss = (loss + sum(loss_weights.get(name, 1.0) * value for name, value in divergences.items()) / len(divergences)) / 2
+        facts |= {f"kl.{name}": value.detach().mean() for name, value in divergences.items()}
+    return ObjectiveOutput(loss.mean(), {"loss": loss.detach().mean(), **facts})
+
+
 NEEDS_TEACHER = (kl, margin_mse)  # objectives that need teacher scores
 NEEDS_OWN_NEGATIVES = (kl, margin_mse, lce, bce)  # objectives of a query's own documents
 

@@ -57,6 +57,7 @@ def scales(checkpoint):
         ("came:shared_layers=2,local_dim=8,normalise=true,global-scale=7", (), {"lexical": 1.0, "local": 1.0, "global": 7.0}),
         ("came:shared_layers=2,local_dim=8", (), {"lexical": 1.0, "local": 1.0, "global": 1.0}),
         ("colbert:dim=8,normalise=true", (), {"local": 1.0}),
+        ("bge-m3:fresh_heads=true", (), {"global": 50.0, "lexical": 50.0, "local": 50.0}),
         (COSINE, ("--objective", "lce", "--negatives", 1), {"global": 20.0}),
         (COSINE, ("--objective", "lce:temperature=0.1", "--negatives", 1), {"global": 1.0}),
     ],

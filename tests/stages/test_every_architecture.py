@@ -12,7 +12,7 @@ from moeir.records import runs, texts
 from tests.conftest import run_moeir
 
 SEARCH = ("search", "--dtype", "float32")  # as the documents
-SMALL_SIZES = {"came": "shared_layers=2,local_dim=8", "coil": "dim=8,cls_dim=16", "colbert": "dim=8"}
+SMALL_SIZES = {"came": "shared_layers=2,local_dim=8", "coil": "dim=8,cls_dim=16", "colbert": "dim=8", "bge-m3": "fresh_heads=true"}
 NAMES = [variant.name for variant in variants.list_variants("architectures") if variant.name != "cross-encoder"]  # which reads pairs
 PLAIN = [f"{name}:{SMALL_SIZES[name]}" if name in SMALL_SIZES else name for name in NAMES]
 VARIED = [

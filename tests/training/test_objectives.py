@@ -314,6 +314,51 @@ def test_impossible_options_are_refused(options, message):
         objectives.competitive(batch(make_leaves()), **options)
 
 
+def self_distillation_by_formula(numbers, *, distilling, lexical_weight, lexical_loss, block):
+    """BGE-M3's loss, query by query over the documents that are no known positives; `block` queries share documents but for `global`."""
+    lexical = torch.relu(numbers["query", "lexical"]) @ torch.relu(numbers["document", "lexical"]).T
+    tokens = (numbers["query", "local"].view(Q, 2, 1, 1, D) * numbers["document", "local"].view(1, 1, Q * GROUP, 2, D)).sum(-1)
+    scores = {"lexical": lexical, "local": tokens.amax(3).sum(1), "global": numbers["query", "global"] @ numbers["document", "global"].T}
+    total, loss = scores["global"] + lexical_weight * scores["lexical"] + scores["local"], 0.0
+    for query in range(Q):
+        everywhere = [document for document in range(Q * GROUP) if (query, document) not in IGNORED]
+        near = [document for document in everywhere if not block or document // GROUP // block == query // block]
+
+        def cross_entropy(score, columns, query=query):
+            return -score[query, columns].log_softmax(0)[columns.index(query * GROUP)]
+
+        hard = cross_entropy(scores["global"], everywhere) + cross_entropy(total, near)
+        hard = hard + lexical_loss * cross_entropy(scores["lexical"], near) + cross_entropy(scores["local"], near)
+        soft, teacher = 0.0, total[query, near].detach().softmax(0)
+        for name, weight in (("global", 1.0), ("lexical", lexical_loss), ("local", 1.0)):
+            soft = soft + weight * (teacher * (teacher.log() - scores[name][query, near].log_softmax(0))).sum()
+        loss = loss + ((hard / 4 + soft / 3) / 2 if distilling else hard / 4) / Q
+    return loss
+
+
+@pytest.mark.parametrize("block", [0, 1, 2])
+@pytest.mark.parametrize("step", [0, 2, 3])
+def test_self_distillation_is_its_formula_and_has_its_gradient(step, block):
+    options = {"lexical_weight": 0.3, "lexical_loss": 0.1} if step else {"lexical_weight": 0.7, "lexical_loss": 0.5}
+    ours, theirs = make_leaves(11), make_leaves(11)
+    given = {} if step else options  # the defaults are those of the paper
+    output = objectives.self_distillation(batch(ours, step=step, ignored=IGNORED), start=3, block=block, **given)
+    expected = self_distillation_by_formula(theirs, distilling=step == 3, block=block, **options)
+    assert output.loss.item() == pytest.approx(expected.item(), abs=1e-6)
+    assert output.metrics.keys() >= {"loss", "loss.sum", *(f"loss.{name}" for name in EXPERTS)}
+    assert ("kl.local" in output.metrics) == (step == 3)
+    output.loss.backward()
+    expected.backward()
+    for key in ours:
+        assert torch.allclose(ours[key].grad, theirs[key].grad, atol=1e-6), key
+
+
+@pytest.mark.parametrize("options", [{"start": -1}, {"block": -2}, {"lexical_loss": math.nan}])
+def test_self_distillation_refuses_impossible_options(options):
+    with pytest.raises(UsageError, match=r"self-distillation:start=.*: expected whole numbers from 0, and finite weights"):
+        objectives.self_distillation(batch(make_leaves()), **options)
+
+
 @pytest.mark.parametrize("negatives", [0, 3])
 def test_options_are_checked_with_a_batch_whose_parts_fit(negatives):
     """Own objectives get it, too: one query, at most one negative, a mask and teacher scores of as many documents."""

@@ -4,7 +4,7 @@ import importlib
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -28,15 +28,15 @@ OMITTED_KEYS = ("moeir_family", "transformers_version", "_name_or_path", "torch_
 log = logging.getLogger(__name__)
 
 
-def resolve_model(model: Path) -> Path:
-    """The folder of a model: a path, or a name on the hub, downloaded or cached."""
+def resolve_model(model: Path, extra_files: Iterable[str] = ()) -> Path:
+    """The folder of a model: a path, or a name on the hub, downloaded or cached, with `extra_files` that no other model has."""
     if model.is_dir():
         return model
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(str(model), allow_patterns=["*.json", "*.txt", "*.safetensors"]))
+        return Path(snapshot_download(str(model), allow_patterns=["*.json", "*.txt", "*.safetensors", *extra_files]))
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as problem:
         reason = str(problem).split("\n")[0]
         raise UsageError(f"{model}: not a folder, and it cannot be loaded from the hub ({reason}); expected a folder of weights") from None

@@ -101,6 +101,7 @@ class Handler(BaseHTTPRequestHandler):
     """One request; `state` is set by `serve`."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # a header waits no 40 ms for its body
     state: StandIn
 
     def log_message(self, *_: object) -> None:
@@ -301,7 +302,7 @@ def serve() -> Iterator[StandIn]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("OwnHandler", (Handler,), {"state": state}))
     server.daemon_threads = True
     state.address = f"http://127.0.0.1:{server.server_port}"
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     try:
         yield state
     finally:

@@ -1,7 +1,8 @@
 """Fixtures: one long-lived `moeir` process for all scripts, and small collections for those of the declared experiments."""
 
-import subprocess
-import sys
+import os
+import signal
+import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,20 +11,23 @@ import pytest
 
 from moeir.records import texts
 from tests.examples import toy_collections
-from tests.examples.shell import EXAMPLES, CommandServer
+from tests.examples.server import serve, write_clients
+from tests.examples.shell import CommandServer
+from tests.kill_points import fork
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[CommandServer]:
     """`moeir` in one process for all scripts."""
-    with tempfile.TemporaryDirectory(prefix="moeir-") as short:  # a socket's path may have about a hundred characters
-        socket_path, journal = Path(short) / "socket", Path(short) / "journal"
-        command = [sys.executable, "-m", "tests.examples.server", socket_path, short, journal]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=EXAMPLES.parent) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-            yield CommandServer(Path(short) / "moeir", Path(short) / "python", journal)
-            process.terminate()
+    with tempfile.TemporaryDirectory(prefix="moeir-") as short, socket.socket(socket.AF_UNIX) as listener:
+        folder = Path(short)  # a socket's path may have about a hundred characters
+        listener.bind(str(folder / "socket"))
+        listener.listen()
+        write_clients(folder, folder / "socket")
+        process = fork(lambda: serve(listener, folder / "journal"))
+        yield CommandServer(folder / "moeir", folder / "python", folder / "journal")
+        os.kill(process, signal.SIGTERM)
+        os.waitpid(process, 0)
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,8 @@
-"""`moeir` and `python` as one long-lived process behind a socket, so that a script of sixty commands imports torch once.
+"""`moeir` and `python` as one long-lived process behind a socket, so that a script of sixty commands imports nothing.
 
-    python -m tests.examples.server SOCKET FOLDER JOURNAL
-
-writes two executables into FOLDER that replace them: each sends its arguments, folder, variables and open streams to this process and exits
-with the code of the command line, or of the program; a program that is no file is left to Python itself. JOURNAL gets a JSON list of
-arguments for each call of `moeir`. Prints "ready" when it listens.
+The process is forked from that of the tests, which has imported everything. Two executables replace the programs: each sends its arguments,
+folder, variables and open streams to this process and exits with the code of the command line, or of the program; a program that is no
+file is left to Python itself. A journal gets a JSON list of arguments for each call of `moeir`.
 """
 
 import json
@@ -17,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.conftest import keep_commands
+from tests.processes import reset_process_state
 
 CLIENT = """#!{python} -IS
 import _socket, posix, sys  # what the interpreter has built in: json and socket take longer to import than many a command
@@ -34,30 +33,43 @@ sys.exit(answer[0] if answer else 1)
 """
 
 
-def serve(socket_path: Path, clients: Path, journal: Path) -> None:
-    """Run one command after the other, for ever."""
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(socket_path))
-        listener.listen()
-        for name in ("moeir", "python"):
-            (clients / name).write_text(CLIENT.format(python=sys.executable, place=str(socket_path), name=name), encoding="utf-8")
-            (clients / name).chmod(0o755)
-        sys.stdout.write("ready\n")
-        sys.stdout.flush()
-        while True:
-            connection, _ = listener.accept()
-            with connection:
-                message, streams, _, _ = socket.recv_fds(connection, 1 << 20, 2)
-                while chunk := connection.recv(1 << 20):
-                    message += chunk
-                name, folder, count, *words = message.decode().split("\0")
-                variables = dict(word.split("=", 1) for word in words[: int(count)])
-                arguments = words[int(count) :]
-                if name == "moeir":
-                    with open(journal, "a", encoding="utf-8") as calls:
-                        calls.write(json.dumps(arguments) + "\n")
-                work = run_program if name == "python" else run_command
-                connection.sendall(bytes([call(work, folder, variables, arguments, streams)]))
+def write_clients(folder: Path, socket_path: Path) -> None:
+    """Write the executables `moeir` and `python`."""
+    for name in ("moeir", "python"):
+        (folder / name).write_text(CLIENT.format(python=sys.executable, place=str(socket_path), name=name), encoding="utf-8")
+        (folder / name).chmod(0o755)
+
+
+def serve(listener: socket.socket, journal: Path) -> None:
+    """Run one command after the other, for ever, in a forked process."""
+    leave_parent(listener.fileno())
+    while True:
+        connection, _ = listener.accept()
+        with connection:
+            message, streams, _, _ = socket.recv_fds(connection, 1 << 20, 2)
+            while chunk := connection.recv(1 << 20):
+                message += chunk
+            name, folder, count, *words = message.decode().split("\0")
+            variables = dict(word.split("=", 1) for word in words[: int(count)])
+            arguments = words[int(count) :]
+            if name == "moeir":
+                with open(journal, "a", encoding="utf-8") as calls:
+                    calls.write(json.dumps(arguments) + "\n")
+            work = run_program if name == "python" else run_command
+            connection.sendall(bytes([call(work, folder, variables, arguments, streams)]))
+
+
+def leave_parent(kept: int) -> None:
+    """Close the files of the tests' process but for one, and write to standard streams that are not pytest's."""
+    os.closerange(3, kept)
+    os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))
+    _, writer = os.pipe()  # no file, in which Python would look for its position
+    os.dup2(os.dup2(writer, 1), 2)
+    sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115
+    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+    keep_commands()
+    reset_process_state()
 
 
 def run_command(arguments: list[str]) -> int:
@@ -106,8 +118,3 @@ def call(work: Callable[[list[str]], int], folder: str, variables: dict[str, str
         for number, stream in zip((1, 2), saved, strict=True):
             os.dup2(stream, number)
             os.close(stream)
-
-
-if __name__ == "__main__":
-    keep_commands()
-    serve(*map(Path, sys.argv[1:]))

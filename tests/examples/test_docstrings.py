@@ -73,7 +73,8 @@ def words_of(text: str) -> set[str]:
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The collection of a dozen packages of the standard library."""
     folder = tmp_path_factory.mktemp("library")
-    sources = copy_packages(folder / "sources", (*PACKAGES, "asyncio", "email", "json", "multiprocessing", "unittest", "urllib", "xml"))
+    more = ("asyncio", "email", "http", "importlib", "multiprocessing", "unittest", "urllib", "xml")
+    sources = copy_packages(folder / "sources", (*PACKAGES, *more))
     assert run_program("docstrings.py", folder / "collection", sources).code == 0
     return folder / "collection"
 

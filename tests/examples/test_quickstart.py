@@ -7,7 +7,7 @@ from pathlib import Path
 from moeir.artifacts import manifests
 from tests.examples.shell import CommandServer, parse_tables, run_program, run_script
 
-PACKAGES = ("concurrent", "http", "importlib", "logging")  # of the standard library; with both kinds of queries in every part
+PACKAGES = ("concurrent", "json", "logging", "wsgiref")  # of the standard library; with both kinds of queries in every part
 KINDS = ("description", "name")
 ROWS = ["fused", "lexical", "local", "global", "bm25", "untrained", "uncalibrated", "fused+bm25"]
 

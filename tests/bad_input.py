@@ -226,10 +226,6 @@ def remove_seal(path: Path) -> None:
     path.write_text(json.dumps(content))
 
 
-def change_word(path: Path) -> None:
-    path.write_text(path.read_text().replace('"flat"', '"flap"'))
-
-
 index_manifest, encodings_manifest = ("idx", "manifest.json"), ("enc", "manifest.json")
 OLD_FORMAT = "bad: an index of format 0, made by version"
 DAMAGE = [

@@ -42,7 +42,7 @@ class ParameterAccount:
     """`shapes` of distinct parameters by name; `representation_kinds`: expert -> kind.
 
     `unused_prefixes`: name prefixes of parameters unused at inference; `windows`: attention prefix -> number of visible tokens on either
-    side.
+    side. `attention_widths`: the widths of attentions whose parameters do not show them, by prefix.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -50,6 +50,7 @@ class ParameterAccount:
     mixtures: tuple[Mixture, ...] = ()
     unused_prefixes: tuple[str, ...] = ()
     windows: Mapping[str, int] = field(default_factory=dict)
+    attention_widths: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def total(self) -> int:
@@ -156,6 +157,8 @@ class ParameterAccount:
             prefix = name.removesuffix(".output.weight")
             if prefix.endswith(".attention"):
                 count += 4 * shape[0] * attention_pairs(length, self.windows.get(prefix, length))
+        for prefix, width in self.attention_widths.items():
+            count += 4 * width * attention_pairs(length, self.windows.get(prefix, length)) * self.is_active(prefix, side)
         encoder = "document_encoder." if self._has_separate_encoders and side == "document" else "encoder."
         words = math.prod(self.shapes[f"{encoder}embeddings.words.weight"])
         unread = self._experts_without_query_encoder if side == "query" else set()

@@ -13,6 +13,7 @@ from moeir.backbones.dispatch import RouterOutput
 from moeir.backbones.encoder import Encoder, Layer
 from moeir.backbones.layers import RotaryAttention, TopKFeedForward
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
+from moeir.backbones.transformers_encoder import TransformersEmbeddings, TransformersLayer
 from moeir.errors import UsageError
 from moeir.mixtures.embedding import EmbeddingMixture
 from moeir.mixtures.feedforward import LEARNED_ROUTINGS, RoutedFeedForward, find_routers
@@ -232,7 +233,7 @@ def copy_to_host(encoded: EncoderOutput) -> Callable[[], EncoderOutput]:
 
 def count_parameters(architecture: Architecture) -> ParameterAccount:
     """The parameters of an architecture, each counted once, and which experts of its mixtures run for queries and documents."""
-    mixtures, unused, windows = [], [], {}
+    mixtures, unused, windows, widths = [], [], {}, {}
     shapes = {name: tuple(parameter.shape) for name, parameter in architecture.named_parameters()}
     for module_name, module in architecture.named_modules():
         if isinstance(module, RoutedFeedForward):
@@ -253,4 +254,11 @@ def count_parameters(architecture: Architecture) -> ParameterAccount:
                 shapes |= {f"{module_name}.experts.{number}.{part}": (rows // experts, width) for number in range(experts)}
         elif isinstance(module, RotaryAttention) and module.window is not None:
             windows[module_name] = module.window // 2
-    return ParameterAccount(shapes, architecture.representation_kinds, tuple(mixtures), tuple(unused), windows)
+        elif isinstance(module, TransformersLayer):
+            widths[module_name] = module.hidden
+        elif isinstance(module, TransformersEmbeddings):
+            tables = {name: part for name, part in module.named_modules() if isinstance(part, nn.Embedding)}
+            for name, part in tables.items():
+                kind = "words" if part is module.words else f"{name}.places"
+                shapes[f"{module_name}.{kind}.weight"] = shapes.pop(f"{module_name}.{name}.weight")
+    return ParameterAccount(shapes, architecture.representation_kinds, tuple(mixtures), tuple(unused), windows, widths)

@@ -57,6 +57,7 @@ class Came(Architecture):
         global_experts: int = 0,
     ) -> None:
         super().__init__(encoder, special_tokens)
+        encoder.check_layers("came")
         _check_options(experts, shared_layers, embeddings, routing, global_experts, depth=len(encoder.layers))
         experts = tuple(name for name in EXPERTS if name in experts)
         self.towers = nn.ModuleDict({name: encoder.copy_layers_from(shared_layers) for name in experts})

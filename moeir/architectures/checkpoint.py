@@ -232,7 +232,8 @@ class RetrievalModel:
         """Write config.json, model.safetensors, tokenizer files and moeir.json into an existing folder; for a dense retriever with one
         encoder also what sentence-transformers reads."""
         weights = {name.removeprefix("encoder."): value for name, value in self.architecture.state_dict().items()}
-        weights_io.write_model(folder, self.config, weights, hf_compatible=self.architecture.is_hf_compatible)
+        compatible, file_names = self.architecture.is_hf_compatible, self.architecture.encoder.file_names
+        weights_io.write_model(folder, self.config, weights, hf_compatible=compatible, file_names=file_names)
         self.tokenizer.copy_files(folder, self.input_config.document_length if self.architecture.reads_pairs else None)
         if variants.parse_spec(self.spec).name == "dense" and self.architecture.document_encoder is None:
             head = self.architecture.heads["global"]
@@ -332,11 +333,11 @@ def load_with_spec(folder: Path, spec: str, input_config: InputConfig, device: s
     read_on = "meta" if device == "meta" else "cpu"
     weights = weights_io.read_weights(folder, config, device=read_on)
     head, encoder_config = any(name.startswith("vocabulary_head.") for name in weights), weights_io.parse_encoder_config(config, folder)
-    if not variants.own_module(spec):  # own code may shape its layers otherwise
+    if not variants.own_module(spec) and not weights_io.uses_transformers(config):  # own code may shape its layers otherwise
         weights_io.check_sizes(folder, encoder_config, weights)
         check_token_ids(folder, tokenizer, encoder_config)
     with torch.device(read_on):
-        encoder = Encoder(encoder_config, vocabulary_head=head)
+        encoder = weights_io.make_encoder(config, folder, vocabulary_head=head)
         architecture = build_architecture(spec, encoder, tokenizer.special_tokens)
     state = architecture.state_dict()
     names = {name.removeprefix("encoder."): name for name in state}  # as in the file -> in the architecture
@@ -365,6 +366,9 @@ def build_architecture(spec: str, encoder: Encoder, special_tokens: SpecialToken
     architecture: Architecture = variants.bind_variant("architectures", spec)(encoder, special_tokens)
     if not architecture.heads and not architecture.reads_pairs:
         raise UsageError(f"{spec}: has no expert; expected a module in `heads` for each")
+    if encoder.vocabulary_head is None and "sparse" in architecture.representation_kinds.values():
+        reason = "its lexical expert needs a vocabulary head, which these weights lack"
+        raise UsageError(f"{spec}: {reason}; use an architecture, or experts, without one")
     for expert, scale in architecture.scales.items():
         if not 0 <= scale <= MAX_SCALE:
             raise UsageError(f"{spec}: the scale of the {expert} expert's scores is {scale:g}; expected 0 to {MAX_SCALE:g}")

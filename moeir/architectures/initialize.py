@@ -24,7 +24,6 @@ from moeir.architectures.checkpoint import (
 from moeir.architectures.cross_encoder import PairTokenizer
 from moeir.architectures.input_config import InputConfig
 from moeir.architectures.sentence_transformers_files import ACTIVATIONS, read_activation, read_folder_settings
-from moeir.backbones.encoder import Encoder
 from moeir.backbones.families import weights_io
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.backbones.tokenizer import TextTokenizer
@@ -52,19 +51,22 @@ def build_checkpoint(
     seed: int = 42,
     *,
     random_weights: bool = False,
+    backbone: str | None = None,
     device: str = "cpu",
 ) -> RetrievalModel:
     """A checkpoint from plain weights, or from a checkpoint under other options.
 
     `overrides` holds the fields of `InputConfig` set by the user; a missing vocabulary head is fitted on `texts`, if any.
-    `random_weights` takes only the sizes and the tokenizer of a folder. On the device `meta` it has no weights, and nothing is fitted.
+    `random_weights` takes only the sizes and the tokenizer of a folder. `backbone` says whose layers run plain weights, moeir's or
+    transformers', None for those that moeir has. On the device `meta` it has no weights, and nothing is fitted.
     """
     head_files = {} if arch is None else variants.bind_variant("architectures", arch).func.head_files
     folder = weights_io.resolve_model(model, head_files.values())
+    options: dict[str, Any] = {"random_weights": random_weights, "backbone": backbone, "device": device}
     if not is_checkpoint(folder):
         if arch is None:
             raise UsageError(f"{model}: plain weights; name an architecture: --arch came, dense, …; see: moeir variants architectures")
-        return _from_plain_weights(folder, arch, {}, overrides, texts, seed, random_weights=random_weights, device=device)
+        return _from_plain_weights(folder, arch, {}, overrides, texts, seed, **options)
     metadata = read_metadata(folder)
     if "calibration" in metadata:
         log.info("%s: its calibration is left out: new weights need a new one; see moeir calibrate", model)
@@ -73,7 +75,7 @@ def build_checkpoint(
     if weights_io.read_config(folder).get("model_type") != "moeir" and arch is not None:  # Hugging Face compatible files
         arch = _merge_specs(old_spec, arch) if same else arch
         fields = asdict(input_config)
-        return _from_plain_weights(folder, arch, fields, overrides, texts, seed, random_weights=random_weights, device=device)
+        return _from_plain_weights(folder, arch, fields, overrides, texts, seed, **options)
     if same and not random_weights:
         opened = load_with_spec(folder, _merge_specs(old_spec, arch or old_spec), input_config, device)
         return replace(opened, input_config=_override_lengths(input_config, overrides, opened.architecture))
@@ -81,7 +83,9 @@ def build_checkpoint(
     raise ArtifactError(f"{model}: {reason}; start from its base weights")
 
 
-def check_options(model: Path, arch: str | None, overrides: dict[str, Any], *, random_weights: bool = False) -> RetrievalModel | None:
+def check_options(
+    model: Path, arch: str | None, overrides: dict[str, Any], *, random_weights: bool = False, backbone: str | None = None
+) -> RetrievalModel | None:
     """The checkpoint that `build_checkpoint` would make, without weights: raises what that would for wrong options, in a moment and without
     log lines. None for a name on the hub."""
     if not model.is_dir():
@@ -90,7 +94,7 @@ def check_options(model: Path, arch: str | None, overrides: dict[str, Any], *, r
     level = own_log.level
     own_log.setLevel(logging.ERROR)
     try:
-        return build_checkpoint(model, arch, overrides, random_weights=random_weights, device="meta")
+        return build_checkpoint(model, arch, overrides, random_weights=random_weights, backbone=backbone, device="meta")
     finally:
         own_log.setLevel(level)
 
@@ -118,6 +122,7 @@ def _from_plain_weights(
     seed: int,
     *,
     random_weights: bool,
+    backbone: str | None,
     device: str,
 ) -> RetrievalModel:
     """`fields` are those of the `InputConfig` of a checkpoint, before the user's `overrides`."""
@@ -126,15 +131,16 @@ def _from_plain_weights(
     head_folder = folder
     folder, folder_config, options = read_folder_settings(folder, name, requested)
     tokenizer, config = TextTokenizer(folder), weights_io.read_config(folder)
+    weights_io.choose_backbone(config, backbone)
     if name in ("dense", "splade") and options.keys() <= dict(variants.parse_spec(canonical_spec(arch)).options).keys():
         arch = _merge_specs(str(variants.Spec(name, tuple(options.items()))), arch)
     else:
         _log_overridden_options(folder, arch, options)
     if random_weights:
         with torch.device(device):
-            encoder = Encoder(weights_io.parse_encoder_config(config, folder), vocabulary_head=True)
+            encoder = weights_io.make_encoder(config, folder, vocabulary_head=True, initialize=True)
     else:
-        encoder = weights_io.read_encoder(folder, vocabulary_head=True, device=device)
+        encoder = weights_io.read_encoder(folder, vocabulary_head=True, config=config, device=device)
     check_token_ids(folder, tokenizer, encoder.config)
     with torch.device(device):
         architecture = build_architecture(arch, encoder, tokenizer.special_tokens)
@@ -156,7 +162,8 @@ def _from_plain_weights(
     routers = [router for router in architecture.routers().values() if isinstance(router, RoutedFeedForward)]
     if centred := [router for router in routers if router.gate_start == "centred"]:
         _centre_gates(model, centred, list(texts) or _draw_vocabulary_texts(tokenizer, seed))
-    if architecture.encoder.vocabulary_head is not None and not random_weights and not weights_io.has_vocabulary_head(folder):
+    is_own, has_head = encoder.file_names is None, architecture.encoder.vocabulary_head is not None
+    if is_own and has_head and not random_weights and not weights_io.has_vocabulary_head(folder):
         _fit_mlm_head(model, texts, seed)
     for head in architecture.heads.values():
         if isinstance(head, LexicalHead) and head.query_weights is not None:

@@ -48,6 +48,7 @@ class Mote(Architecture):
             check_choice(f"mote:{name}", value, tuple(choices))
         check_choice("mote:encoders", encoders, ("mote", "siamese", "separate"))
         if encoders == "mote":
+            encoder.check_layers("mote")
             expert_layers = select_expert_layers(len(encoder.layers), every=every, layers=layers)
             insert_experts(encoder.layers, expert_layers, experts=2, routing="role", one_gate=True, expert_ln=expert_ln)
         experts = SIMILARITIES[similarity]

@@ -45,6 +45,7 @@ class Taser(Architecture):
         check_choice("taser:gates", gates, GATES)
         self.router = None
         if routing != "shared":
+            encoder.check_layers("taser")
             expert_layers = select_expert_layers(len(encoder.layers), every=every, layers=layers)
             options = {"gate_input": gate_input, "gradient": gradient, "gate_start": gate_start, "temperature": temperature}
             options |= {"expert_ln": expert_ln, "experts": experts, "routing": routing, "one_gate": gates == "one"}

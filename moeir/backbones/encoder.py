@@ -1,6 +1,7 @@
 """Encoder of the BERT family on packed batches: embeddings, layers, vocabulary head. Its numbers equal those of `transformers`."""
 
 import copy
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -62,6 +63,8 @@ class VocabularyHead(nn.Module):
 class Encoder(nn.Module):
     """Embeddings, layers and, optionally, a vocabulary head; a cross-encoder adds a pooler. All tokens of a batch are packed."""
 
+    file_names: Mapping[str, str] | None = None  # of weights by their names here, if transformers reads and writes them
+
     def __init__(self, config: EncoderConfig, *, vocabulary_head: bool = False) -> None:
         super().__init__()
         self.config = config
@@ -79,7 +82,15 @@ class Encoder(nn.Module):
     def logits(self, states: Tensor) -> Tensor:
         """Vocabulary logits [T, V] in full, which learned sparse heads avoid."""
         assert self.vocabulary_head is not None
-        return F.linear(self.vocabulary_head(states), self.embeddings.words.weight, self.vocabulary_head.bias)
+        return F.linear(self.vocabulary_head(states), self.vocabulary_words, self.vocabulary_head.bias)
+
+    @property
+    def vocabulary_words(self) -> Tensor:
+        """[V, E] the vocabulary head's decoder: the word embeddings."""
+        return self.embeddings.words.weight
+
+    def check_layers(self, purpose: str) -> None:
+        """UsageError if the encoder has no layers of its own, so that `purpose` is impossible; it always has here."""
 
     def copy_layers_from(self, start: int) -> nn.ModuleList:
         """An independent copy of the layers from `start` up."""
@@ -91,7 +102,7 @@ def pack_encoders(model: nn.Module, dtype: torch.dtype) -> None:
     pack_layers(model, dtype)
     for module in model.modules():
         if isinstance(module, Encoder) and module.vocabulary_head is not None:
-            words = module.embeddings.words.weight.detach()
+            words = module.vocabulary_words.detach()
             module.product_words = Int8Words(words) if dtype == torch.int8 else words.to(dtype)
 
 
@@ -114,4 +125,5 @@ class _DiscardRouting(AbstractContextManager[None]):
         self._layer = layer
 
     def __exit__(self, *exception: object) -> None:
-        self._layer.feedforward.last_routing = None
+        if self._layer.feedforward is not None:
+            self._layer.feedforward.last_routing = None

@@ -93,6 +93,8 @@ class FeedForward(nn.Module):
     """Two linear maps around an activation, with residual and normalisation; mixtures of experts replace it."""
 
     last_routing: object = None  # routing of the last forward pass, set by a mixture of experts
+    has_norm = True  # whether experts in its place can have a normalisation each
+    supports_groups = True  # whether its maps are `up` and `down`, for grouped products of experts
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -101,6 +103,11 @@ class FeedForward(nn.Module):
         self.norm = nn.LayerNorm(config.hidden, eps=config.epsilon)
         self.dropout = nn.Dropout(config.dropout)
         self.activation, self.activation_name = ACTIVATIONS[config.activation], config.activation
+
+    @property
+    def hidden(self) -> int:
+        """H, the width of states."""
+        return int(self.down.out_features)
 
     def expand(self, states: Tensor) -> Tensor:
         """The activated inner states: [n, H] -> [n, I]."""
@@ -218,6 +225,9 @@ class Layer(nn.Module):
         self.attention, self.feedforward = _make_attention(config, number), _make_feedforward(config, number)
         is_last = prenorm is not None and number == config.layers - 1
         self.closing = nn.LayerNorm(config.hidden, eps=config.epsilon, bias=prenorm.norm_bias) if prenorm is not None and is_last else None
+
+    def separate_feedforward(self) -> None:
+        """Make `feedforward` a module that experts can replace; it always is one here."""
 
     def forward(self, states: Tensor, tokens: PackedTokens, layout: PackedLayout) -> Tensor:
         output: Tensor = self.feedforward(self.attention(states, layout), tokens, states)

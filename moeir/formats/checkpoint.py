@@ -163,5 +163,6 @@ def _drop_prefixes(model: RetrievalModel, conversion: Conversion) -> None:
 
 def _write_encoder(folder: Path, model: RetrievalModel) -> None:
     """Write config.json, model.safetensors and the tokenizer as `transformers` reads them."""
-    weights_io.write_model(folder, model.config, model.architecture.encoder.state_dict(), hf_compatible=True)
+    encoder = model.architecture.encoder
+    weights_io.write_model(folder, model.config, encoder.state_dict(), hf_compatible=True, file_names=encoder.file_names)
     model.tokenizer.copy_files(folder)

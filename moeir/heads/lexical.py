@@ -63,7 +63,7 @@ class LexicalHead(nn.Module):
         """states [T, H] -> sparse weights over V terms for B texts; states are None for a side that is not read."""
         if states is None:
             return self.weigh_tokens(tokens)
-        head, words = encoder.vocabulary_head, encoder.embeddings.words.weight
+        head, words = encoder.vocabulary_head, encoder.vocabulary_words
         assert head is not None
         transformed = head(states)
         if self.pooling == "sum":

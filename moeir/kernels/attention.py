@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,7 @@ COLUMN_MULTIPLE = 16  # CUDA's attention kernels copy a mask whose row length is
 MAX_HEAD_WIDTH = 256  # largest head width of the variable-length kernel
 VARLEN_TORCH = "2.11"  # the first torch whose variable-length kernel takes windows
 Value = TypeVar("Value")
+Band: TypeAlias = tuple[int, int]  # how many tokens before itself and after itself a token attends to
 
 
 @dataclass(frozen=True)
@@ -97,25 +98,42 @@ class PackedLayout:
         """Groups of neighbouring texts of equal length: number of texts, length."""
         return [(len(list(texts)), length) for length, texts in groupby(self.lengths)]
 
-    def group_masks(self, half_window: int | None) -> list[Tensor | None]:
+    def group_masks(self, band: Band | None) -> list[Tensor | None]:
         """The attention mask of each group, in the form of `_attention_mask`."""
 
         def compute() -> list[Tensor | None]:
             groups, device = self.equal_length_groups, self.starts.device
             if self.no_attend_mask is None:
-                return [_attention_mask(None, length, half_window, device) for _, length in groups]
+                return [_attention_mask(None, length, band, device) for _, length in groups]
             parts = (~self.no_attend_mask).split([texts * length for texts, length in groups])
-            return [_attention_mask(part.view(group), group[1], half_window, device) for part, group in zip(parts, groups, strict=True)]
+            return [_attention_mask(part.view(group), group[1], band, device) for part, group in zip(parts, groups, strict=True)]
 
-        return self._cached(("groups", half_window), compute)
+        return self._cached(("groups", band), compute)
 
-    def padded_mask(self, half_window: int | None, dtype: torch.dtype) -> Tensor:
+    def padded_mask(self, band: Band | None, dtype: torch.dtype) -> Tensor:
         """Additive attention mask of the padded batch: 0 or −∞, [B, 1, 1 or L, L]."""
         attended = self.padding.key_mask
         return self._cached(
-            ("padded", half_window, dtype),
-            lambda: additive_mask(_attention_mask(attended, attended.shape[1], half_window, attended.device), dtype),
+            ("padded", band, dtype),
+            lambda: additive_mask(_attention_mask(attended, attended.shape[1], band, attended.device), dtype),
         )
+
+    @property
+    def layer_calls(self) -> list[Any]:
+        """What the layers of a model of transformers are called with for these texts: states, arguments and options of each."""
+        calls: list[Any] = self._cache["layer calls"]
+        return calls
+
+    def note_layer_calls(self, calls: list[Any]) -> None:
+        self._cache["layer calls"] = calls
+
+    @property
+    def attention_count(self) -> int:
+        """How often a model of transformers has called our attention over these texts."""
+        return int(self._cache.get("attentions", 0))
+
+    def count_attention(self) -> None:
+        self._cache["attentions"] = self.attention_count + 1
 
     def _cached(self, key: object, compute: Callable[[], Value]) -> Value:
         if key not in self._cache:
@@ -152,40 +170,80 @@ def attention(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, w
     CPU over groups of neighbouring texts of equal length, on CUDA over one padded batch with a mask. The formula is the same. A token whose
     window holds only tokens of `no_attend_mask` attends to itself.
     """
-    half_window = None if window is None or layout.max_length <= window // 2 + 1 else window // 2
+    half_window = None if window is None else window // 2
+    return banded_attention(query, key, value, layout, (half_window, half_window), dropout)
+
+
+def banded_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: PackedLayout,
+    reach: tuple[int | None, int | None],
+    dropout: float = 0.0,
+    scale: float | None = None,
+) -> Tensor:
+    """`attention` of each token to those at most `reach` tokens before and after it (None: to all of that side; causal: 0 after).
+
+    query [T, heads, width], key and value [T, kv, width], where each of the kv heads serves heads / kv of the query -> [T, heads, width].
+    Scores are multiplied by `scale`, 1 / sqrt(width) without it.
+    """
+    farthest = max(layout.max_length - 1, 0)
+    before, after = (farthest if one is None else min(one, farthest) for one in reach)
+    band = None if before == after == farthest else (before, after)
     if query.is_cuda:
-        keeps_distances = half_window is None or layout.no_attend_mask is None  # removing keys would change distances between tokens
-        if not dropout and keeps_distances and supports_varlen(query):
-            return _varlen_attention(query, key, value, layout, half_window)
-        return padded_sdpa(query, key, value, layout, layout.padded_mask(half_window, query.dtype), dropout)
-    return grouped_sdpa(query, key, value, layout, layout.group_masks(half_window), dropout)
+        keeps_distances = band is None or layout.no_attend_mask is None  # removing keys would change distances between tokens
+        if not dropout and keeps_distances and supports_varlen(query, value):
+            return _varlen_attention(query, key, value, layout, band, scale)
+        return padded_sdpa(query, key, value, layout, layout.padded_mask(band, query.dtype), dropout, scale)
+    is_causal = band is not None and after == 0
+    return grouped_sdpa(query, key, value, layout, layout.group_masks(band), dropout, scale, is_causal=is_causal)
 
 
-def grouped_sdpa(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, masks: Sequence[Tensor | None], dropout: float) -> Tensor:
+def grouped_sdpa(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: PackedLayout,
+    masks: Sequence[Tensor | None],
+    dropout: float,
+    scale: float | None = None,
+    *,
+    is_causal: bool = False,
+) -> Tensor:
     """For a CPU: attention of packed texts in groups of equal length, [T, heads, width] -> [T, heads, width].
 
-    `masks` holds the attention mask of each group, broadcast to [texts, heads, L, L]. The packed tensors are split once, so that their
-    gradients are concatenated once.
+    `masks` holds the attention mask of each group, broadcast to [texts, heads, L, L]; where it is None, all tokens are attended to, or with
+    `is_causal` those before. The packed tensors are split once, so that their gradients are concatenated once.
     """
     groups = layout.equal_length_groups
     parts = (part.split([texts * length for texts, length in groups]) for part in (query, key, value))
     outputs = []
     for (texts, _), mask, q, k, v in zip(groups, masks, *parts, strict=True):
         q, k, v = (part.unflatten(0, (texts, -1)).transpose(1, 2) for part in (q, k, v))  # [texts, heads, L, width]
-        outputs.append(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout).transpose(1, 2).flatten(0, 1))
+        causal = is_causal and mask is None
+        outputs.append(_sdpa(q, k, v, mask, dropout, scale, is_causal=causal).transpose(1, 2).flatten(0, 1))
     return torch.cat(outputs) if outputs else torch.zeros_like(query)
 
 
-def padded_sdpa(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, mask: Tensor, dropout: float = 0.0) -> Tensor:
+def padded_sdpa(
+    query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, mask: Tensor, dropout: float = 0.0, scale: float | None = None
+) -> Tensor:
     """For CUDA: attention of packed texts as one padded batch, [T, heads, width] -> [T, heads, width].
 
     `mask` is added to the scores and broadcast to [B, heads, L, L].
     """
     padding, texts = layout.padding, len(layout.lengths)
     q, k, v = (_pad_heads(part, padding, texts) for part in (query, key, value))
-    output = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout).transpose(1, 2).flatten(0, 1)
+    output = _sdpa(q, k, v, mask, dropout, scale).transpose(1, 2).flatten(0, 1)
     packed: Tensor = _UnpadTokens.apply(output, padding.rows, padding.token_slots)
     return packed
+
+
+def _sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, scale: float | None, *, is_causal: bool = False) -> Tensor:
+    """Scaled dot-product attention, [texts, heads, L, width] each; key and value may have fewer heads."""
+    grouped = q.shape[1] != k.shape[1]
+    return F.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal, scale=scale, enable_gqa=grouped)
 
 
 def additive_mask(mask: Tensor | None, dtype: torch.dtype) -> Tensor:
@@ -228,34 +286,42 @@ class _UnpadTokens(torch.autograd.Function):
         return padded.index_copy_(0, slots, gradients[0]), None, None
 
 
-def _attention_mask(attended: Tensor | None, length: int, half_window: int | None, device: torch.device) -> Tensor | None:
-    """Boolean attention mask, broadcast to [B, heads, L, L], from a key mask [B, L]; None if every token attends to every token."""
-    if half_window is None or length <= half_window + 1:
+def _attention_mask(attended: Tensor | None, length: int, band: Band | None, device: torch.device) -> Tensor | None:
+    """Boolean attention mask, broadcast to [B, heads, L, L], from a key mask [B, L]; None if every token attends to every token, or if the
+    band is causal and every token to those before."""
+    before, after = (length, length) if band is None else band
+    if before >= length - 1 and (after >= length - 1 or (after == 0 and attended is None)):
         return None if attended is None else attended[:, None, None]
     positions = torch.arange(length, device=device)
-    distance = (positions[:, None] - positions).abs()
+    distance = positions[:, None] - positions  # of a key before its query
+    allowed = (distance <= before) & (distance >= -after)
     if attended is None:
-        return distance <= half_window
-    visible = (distance <= half_window) & attended[:, None, None]  # [B, 1, L, L]
+        return allowed
+    visible = allowed & attended[:, None, None]  # [B, 1, L, L]
     return visible | ((distance == 0) & ~visible.any(-1, keepdim=True))  # a row without any key would give a NaN softmax
 
 
-def supports_varlen(query: Tensor) -> bool:
+def supports_varlen(query: Tensor, value: Tensor) -> bool:
     """Whether the variable-length kernel supports these heads: half precision, a supported width, torch 2.11, capability 8.0 or more."""
     width = query.shape[-1]
     supported = query.dtype in (torch.float16, torch.bfloat16) and width <= MAX_HEAD_WIDTH and width % 8 == 0
-    return supported and torch.__version__ >= VARLEN_TORCH and compute_capability(query.device) >= (8, 0)
+    return supported and value.shape[-1] == width and torch.__version__ >= VARLEN_TORCH and compute_capability(query.device) >= (8, 0)
 
 
-def _varlen_attention(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, half_window: int | None) -> Tensor:
+def _varlen_attention(
+    query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, band: Band | None, scale: float | None = None
+) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn  # imports torch's compiler: 1.3 s, spent only on CUDA
 
+    options: dict[str, Any] = {} if scale is None else {"scale": scale}
+    if key.shape[1] != query.shape[1]:
+        options["enable_gqa"] = True
     if layout.no_attend_mask is not None:
         rows = layout.visible_keys[0]
         key, value = key.index_select(0, rows), value.index_select(0, rows)
-    window = (-1, -1) if half_window is None else (half_window, half_window)
+    window = (-1, -1) if band is None else band
     starts, longest = layout.cumulative_lengths, layout.max_length
-    output: Tensor = varlen_attn(query, key, value, *starts, longest, longest, window_size=window)
+    output: Tensor = varlen_attn(query, key, value, *starts, longest, longest, window_size=window, **options)
     return output
 
 

@@ -67,13 +67,13 @@ class RoutedFeedForward(nn.Module):
         if not temperature > 0:
             raise UsageError(f"temperature={temperature}: expected more than 0")
         self.experts = nn.ModuleList(copy.deepcopy(feedforward) for _ in range(experts))
-        if not expert_ln:
+        if not expert_ln and feedforward.has_norm:
             _share_norm(self.experts)
         self.routing, self.gate_input, self.gradient, self.gate_start = routing, gate_input, gradient, gate_start
         self.temperature, self.expert_ln = temperature, expert_ln
         self.last_routing: RouterOutput | None = None
         if routing in LEARNED_ROUTINGS:
-            hidden = feedforward.down.out_features
+            hidden = feedforward.hidden
             self.gate = make_gate(hidden, experts) if gate is None else None
             self.__dict__["_shared_gate"] = gate  # registered once, by the architecture
             self.register_buffer("gate_offset", torch.zeros(experts))  # this layer's own, also with a gate shared by all layers
@@ -151,7 +151,7 @@ class RoutedFeedForward(nn.Module):
     def _apply_choice(self, states: Tensor, choice: Tensor, strength: Tensor | None = None, *, whole: bool = True) -> Tensor:
         """Each token through its chosen expert, whose update is multiplied by `strength` [T, 1]; not `whole`: the update alone."""
         first = self.experts[0]
-        if supports_grouped_linear(states, first.down.in_features):
+        if first.supports_groups and supports_grouped_linear(states, first.down.in_features):
             return self._apply_grouped(states, ExpertGroups.from_choice(choice, len(self.experts)), strength, whole=whole)
 
         def apply(expert: int, own: Tensor, rows: Tensor | None) -> Tensor:
@@ -258,7 +258,9 @@ def insert_experts(
     numbers, plain = list(layer_numbers), [number for number, layer in enumerate(layers, 1) if not has_learned_router(layer.feedforward)]
     if taken := [number + 1 for number in numbers if number + 1 not in plain]:
         raise UsageError(f"layer {taken[0]}: its weights have experts already; expected layers of {'+'.join(map(str, plain))}")
-    hidden = layers[numbers[0]].feedforward.down.out_features
+    for number in numbers:
+        layers[number].separate_feedforward()
+    hidden = layers[numbers[0]].feedforward.hidden
     gate = make_gate(hidden, experts) if one_gate and routing in LEARNED_ROUTINGS else None
     for number in numbers:
         layer = layers[number]

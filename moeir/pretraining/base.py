@@ -170,7 +170,7 @@ def vocabulary_loss(states: Tensor, targets: Tensor, encoder: Encoder) -> TokenL
     """Cross-entropy of the vocabulary head on states [n, H] against token ids [n]."""
     head = encoder.vocabulary_head
     assert head is not None
-    value, correct = fused_linear_cross_entropy(head(states), encoder.embeddings.words.weight, head.bias, targets)
+    value, correct = fused_linear_cross_entropy(head(states), encoder.vocabulary_words, head.bias, targets)
     return TokenLoss(value, correct, len(targets))
 
 
@@ -197,7 +197,7 @@ def scale_heads(objective: Pretraining, batch: PretrainingBatch) -> None:
         scaled.add(head)
         encoded = objective.encode(texts)
         rows = encoded.texts.masked_positions[:MAX_SCALE_TOKENS]
-        logits = F.linear(head(encoded.states[rows]), encoder.embeddings.words.weight, head.bias)
+        logits = F.linear(head(encoded.states[rows]), encoder.vocabulary_words, head.bias)
         losses = {factor: float(F.cross_entropy(logits * factor, encoded.texts.original_ids[rows])) for factor in SCALES}
         if losses[1.0] > (uniform := math.log(len(head.bias))) + MAX_EXCESS:
             factor = next((factor for factor in SCALES if losses[factor] <= uniform + MAX_EXCESS), SCALES[-1])

@@ -17,13 +17,19 @@ class Init(InputOptions):
     arch: str | None = option("Architecture, e.g. dense:pooling=mean,normalise=true.", None, package="architectures")
     corpus: Path | None = input_field("texts", "Texts to fit a vocabulary head on, if the weights have none.", None)
     from_scratch: bool = option("Take only sizes and tokenizer from --model, and initialize the weights at random.", False)
+    backbone: str | None = option(
+        "Whose layers run the model: moeir (its families alone) or transformers [default: moeir's where it has them].",
+        None,
+        choices=("moeir", "transformers"),
+        group="Model",
+    )
     seed: int = option("Seed of randomly initialized weights.", 42, minimum=0, maximum=MAX_SEED)
     output: Path = output_field("checkpoint", "Folder to write.")
 
     def prepare(self) -> None:
         from moeir.architectures.initialize import check_options
 
-        check_options(self.model, self.arch, self.input_options(), random_weights=self.from_scratch)
+        check_options(self.model, self.arch, self.input_options(), random_weights=self.from_scratch, backbone=self.backbone)
 
     def summary(self, counts: Facts) -> str:
         return f"{format_count(counts['parameters'], 'parameter')}"
@@ -38,7 +44,8 @@ class Init(InputOptions):
         options = self.input_options()
         self.prepare()
         texts = read_first_texts(self.corpus)
-        checkpoint = build_checkpoint(self.model, self.arch, options, texts, self.seed, random_weights=self.from_scratch)
+        choices = {"random_weights": self.from_scratch, "backbone": self.backbone}
+        checkpoint = build_checkpoint(self.model, self.arch, options, texts, self.seed, **choices)
         checkpoint.save(self.output)
         write_model_card(self.output, checkpoint, base=self.model, training=None)
         return {"parameters": checkpoint.architecture.parameter_count()}

@@ -194,7 +194,7 @@ def test_every_weight_learns(name, tmp_path):
         ("modernbert", {"rope_scaling": {"type": "linear"}}, "rope_scaling is .*; moeir reads ModernBERT with None"),
         ("modernbert", {"num_attention_heads": 8}, "attention heads are 3 wide; rotary positions need an even width"),
         ("modernbert", {"classifier_activation": "mish"}, "activation 'mish' is not one of"),
-        ("bert", {"model_type": "gpt2"}, "moeir reads bert, distilbert, electra, modernbert, nomic_bert, roberta, xlm_roberta"),
+        ("bert", {"model_type": "gpt9"}, "moeir reads bert, distilbert, electra, modernbert, nomic_bert, roberta, xlm_roberta"),
     ],
 )
 def test_what_we_cannot_compute_is_refused(name, changes, message, tmp_path):

@@ -29,7 +29,7 @@ def layout(lengths, silent=None):
 
 def padded(query, key, value, batch, reach=None):
     """The form that CUDA takes with dropout or a mask, on a CPU."""
-    return padded_sdpa(query, key, value, batch, batch.padded_mask(reach, query.dtype))
+    return padded_sdpa(query, key, value, batch, batch.padded_mask(None if reach is None else (reach, reach), query.dtype))
 
 
 def by_loop(query, key, value, batch, reach=None):
@@ -118,8 +118,8 @@ def test_a_window_wider_than_every_text_is_none():
     assert not torch.allclose(attention(*tensors, batch, 6), attention(*tensors, batch), atol=1e-3)
 
 
-@pytest.mark.parametrize("reach, expected", [(None, (-1, -1)), (2, (2, 2))])
-def test_the_kernel_for_variable_lengths_is_told_the_window(reach, expected, monkeypatch):
+@pytest.mark.parametrize("band, expected", [(None, (-1, -1)), ((2, 2), (2, 2)), ((7, 0), (7, 0))])
+def test_the_kernel_for_variable_lengths_is_told_the_window(band, expected, monkeypatch):
     """Replaces CUDA's kernel, whose window is the number of tokens to the left and to the right."""
     arguments = {}
 
@@ -129,7 +129,7 @@ def test_the_kernel_for_variable_lengths_is_told_the_window(reach, expected, mon
 
     monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", types.SimpleNamespace(varlen_attn=varlen_attn))
     batch = layout([3, 5])
-    kernel._varlen_attention(*parts([3, 5]), batch, reach)
+    kernel._varlen_attention(*parts([3, 5]), batch, band)
     assert arguments == {"window": expected, "starts": [0, 3, 8], "longest": (5, 5)}
 
 

@@ -4,13 +4,14 @@ import importlib
 import json
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
+from huggingface_hub import split_torch_state_dict_into_shards
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -24,7 +25,10 @@ from moeir.errors import ArtifactError, MoeirError, UsageError, is_out_of_memory
 NOT_FAMILIES = ("__init__", "weights_io", "name_map")
 FAMILIES = tuple(sorted(file.stem for file in Path(__file__).parent.glob("*.py") if file.stem not in NOT_FAMILIES))
 CLASSIFIER_PREFIX = "heads.relevance."  # prefix of the classification head's weights
-OMITTED_KEYS = ("moeir_family", "transformers_version", "_name_or_path", "torch_dtype")  # keys of config.json that are not copied
+OMITTED_KEYS = ("moeir_family", "transformers_version", "_name_or_path", "torch_dtype", "quantization_config")  # of config.json, not copied
+BACKBONE_KEY = "moeir_backbone"  # in config.json: that transformers' modules run the model, and what the probe of packed texts found
+HALF_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+SHARD_BYTES = 5_000_000_000  # of a weight file; larger models have several, and an index
 log = logging.getLogger(__name__)
 
 
@@ -52,21 +56,45 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def find_family(folder: Path) -> str | None:
     """The family of a folder's weights, None for a model that is of none."""
-    config = read_config(folder)
+    return _name_family(read_config(folder))
+
+
+def _name_family(config: Mapping[str, Any]) -> str | None:
     name = str(config.get("moeir_family", config.get("model_type", ""))).replace("-", "_")
-    return name if name in FAMILIES else None
+    is_ours = name in FAMILIES and (name != "nomic_bert" or config.get("num_experts"))  # without experts transformers has it
+    return name if is_ours else None
 
 
 def import_family(config: Mapping[str, Any], folder: Path) -> ModuleType:
     """Import the module of a model's family."""
-    name = str(config.get("moeir_family", config.get("model_type", ""))).replace("-", "_")
-    if name not in FAMILIES:
-        raise UsageError(f"{folder}: model_type is {name!r}; moeir reads {', '.join(FAMILIES)}")
+    if (name := _name_family(config)) is None:
+        raise UsageError(f"{folder}: model_type is {config.get('model_type')!r}; moeir's own layers read {', '.join(FAMILIES)}")
     return importlib.import_module(f"{__package__}.{name}")
+
+
+def uses_transformers(config: Mapping[str, Any]) -> bool:
+    """Whether transformers' own modules run a model: one of no family of ours, or one for which that was chosen."""
+    return BACKBONE_KEY in config or _name_family(config) is None
+
+
+def choose_backbone(config: MutableMapping[str, Any], backbone: str | None) -> None:
+    """Note in a config.json whose layers run the model: those of `transformers` or of `moeir`; None leaves it as it is."""
+    if backbone == "transformers":
+        config.setdefault(BACKBONE_KEY, {})
+    elif backbone == "moeir":
+        config.pop(BACKBONE_KEY, None)
+
+
+def _import_transformers() -> ModuleType:
+    """The module that opens models of transformers, imported when one is met: it takes a second."""
+    return importlib.import_module("moeir.backbones.transformers_model")
 
 
 def parse_encoder_config(config: Mapping[str, Any], folder: Path) -> EncoderConfig:
     """The encoder configuration of a folder's config.json."""
+    if uses_transformers(config):
+        sizes: EncoderConfig = _import_transformers().parse_config(config, folder)
+        return sizes
     family, fields = import_family(config, folder), CheckedFields(config, folder / "config.json")
     try:
         encoder_config: EncoderConfig = family.parse_config(fields)
@@ -77,15 +105,17 @@ def parse_encoder_config(config: Mapping[str, Any], folder: Path) -> EncoderConf
     return encoder_config
 
 
-def read_weights(folder: Path, config: Mapping[str, Any], *, device: str = "cpu") -> dict[str, Tensor]:
+def read_weights(folder: Path, config: MutableMapping[str, Any], *, device: str = "cpu") -> dict[str, Tensor]:
     """Read all weights of a folder in float32, under our names; on `meta` only their shapes."""
-    names, layers = import_family(config, folder).NAMES, parse_encoder_config(config, folder).layers
+    has_own_names = uses_transformers(config)
+    if has_own_names and config.get("model_type") != "moeir":
+        return dict(read_encoder(folder, config=config, device=device).state_dict())
     read_file = _read_header if device == "meta" else read_tensors
     loaded = {key: tensor for name in list_weight_files(folder) for key, tensor in read_file(folder / name).items()}
-    weights = {
-        own: value.float() if (value := loaded.pop(name)).is_floating_point() else value
-        for name, own in names.from_hf(loaded.keys(), layers).items()
-    }
+    own_names = dict(zip(loaded, loaded, strict=True))
+    if not has_own_names:
+        own_names = import_family(config, folder).NAMES.from_hf(loaded.keys(), parse_encoder_config(config, folder).layers)
+    weights = {own: value.float() if (value := loaded.pop(name)).is_floating_point() else value for name, own in own_names.items()}
     for name, original in TIED.items():
         duplicate = weights.pop(name, None)
         if duplicate is None:
@@ -136,13 +166,32 @@ def list_weight_files(folder: Path) -> list[str]:
     return sorted(names)
 
 
-def read_encoder(folder: Path, *, vocabulary_head: bool | None = False, device: str = "cpu") -> Encoder:
-    """Load an encoder from a folder of plain weights; `vocabulary_head=None` loads the head if the folder has one.
+def make_encoder(config: MutableMapping[str, Any], folder: Path, *, vocabulary_head: bool, initialize: bool = False) -> Encoder:
+    """An encoder of the sizes in a folder's config.json, to be filled; with `initialize` its weights are random, as for a training.
+
+    That of transformers always has a vocabulary head if its kind has one.
+    """
+    if uses_transformers(config):
+        encoder: Encoder = _import_transformers().make_encoder(config, folder, initialize=initialize)
+        return encoder
+    return Encoder(parse_encoder_config(config, folder), vocabulary_head=vocabulary_head)
+
+
+def read_encoder(
+    folder: Path, *, vocabulary_head: bool | None = False, config: MutableMapping[str, Any] | None = None, device: str = "cpu"
+) -> Encoder:
+    """Load an encoder from a folder of plain weights; `vocabulary_head=None` loads the head if the folder has one, as is always done for
+    a model of transformers. `config` is the folder's config.json if it is read already; what a probe finds is noted there.
 
     ArtifactError for a missing weight, one that the encoder does not have, or a wrong shape; initialising a missing vocabulary head is left
     to the caller.
     """
-    config = read_config(folder)
+    config = read_config(folder) if config is None else config
+    if uses_transformers(config):
+        with torch.device(device):
+            tools = _import_transformers()
+            opened: Encoder = tools.make_encoder(config, folder) if device == "meta" else tools.read_encoder(folder, config)
+        return opened
     names = import_family(config, folder).NAMES
     weights = read_weights(folder, config, device=device)
     has_head = any(name.startswith("vocabulary_head.") for name in weights)
@@ -185,14 +234,23 @@ def check_shapes(folder: Path, expected: Mapping[str, Tensor], weights: Mapping[
 
 
 def has_vocabulary_head(folder: Path) -> bool:
-    """Whether a folder of weights has an MLM head."""
+    """Whether a folder of weights of one of our families has an MLM head."""
     return any(name.startswith("vocabulary_head.") for name in read_weights(folder, read_config(folder), device="meta"))
 
 
-def write_model(folder: Path, config: Mapping[str, Any], weights: Mapping[str, Tensor], *, hf_compatible: bool) -> None:
+def write_model(
+    folder: Path,
+    config: Mapping[str, Any],
+    weights: Mapping[str, Tensor],
+    *,
+    hf_compatible: bool,
+    file_names: Mapping[str, str] | None = None,
+) -> None:
     """Write config.json and model.safetensors. `hf_compatible` weights have the family's class name and load in transformers;
-    others have model type `moeir`, so that transformers does not load a part of them by mistake."""
-    names = import_family(config, folder).NAMES
+    others have model type `moeir`, so that transformers does not load a part of them by mistake. `file_names` are the encoder's.
+
+    Weights that were read in half precision and still are numbers of it are written so; all others in float32.
+    """
     masked_lm, has_classifier = (any(name.startswith(part) for name in weights) for part in ("vocabulary_head.", CLASSIFIER_PREFIX))
     written_config = {key: value for key, value in config.items() if key not in OMITTED_KEYS}
     family_name = str(config.get("moeir_family", config["model_type"]))
@@ -200,16 +258,39 @@ def write_model(folder: Path, config: Mapping[str, Any], weights: Mapping[str, T
         if has_classifier:
             written_config |= {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
         task = "ForSequenceClassification" if has_classifier else "ForMaskedLM" if masked_lm else "Model"
-        written_config |= {"model_type": family_name, "architectures": [names.class_prefix + task]}
+        if file_names is None:
+            class_name = import_family(config, folder).NAMES.class_prefix + task
+        else:
+            class_name, weights = _import_transformers().to_files(config, folder, weights, file_names)
+        written_config |= {"model_type": family_name, "architectures": [class_name]}
     else:
         written_config |= {"model_type": "moeir", "moeir_family": family_name, "architectures": []}
-    written_config |= {"dtype": "float32"} | ({"tie_word_embeddings": True} if masked_lm else {})
+    if not uses_transformers(config):
+        to_hf = import_family(config, folder).NAMES.to_hf
+        weights = {to_hf(name, has_head=masked_lm or has_classifier): value for name, value in weights.items()}
+        written_config |= {"tie_word_embeddings": True} if masked_lm else {}
+    half = HALF_DTYPES.get(str(config.get("dtype") or config.get("torch_dtype")))
+    tensors = {name: _narrow(value.detach().cpu().to(torch.float32), half).contiguous() for name, value in sorted(weights.items())}
+    is_half = all(tensor.dtype == half for tensor in tensors.values())
+    written_config["dtype"] = str(half).removeprefix("torch.") if is_half else "float32"
     (folder / "config.json").write_text(json.dumps(written_config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    hf_weights = {
-        names.to_hf(name, has_head=masked_lm or has_classifier): value.detach().cpu().to(torch.float32).contiguous()
-        for name, value in weights.items()
-    }
-    write_tensors(dict(sorted(hf_weights.items())), folder / "model.safetensors")
+    _write_shards(tensors, folder)
+
+
+def _narrow(tensor: Tensor, half: torch.dtype | None) -> Tensor:
+    """The tensor in half precision if that loses nothing."""
+    narrow = tensor if half is None else tensor.to(half)
+    return narrow if torch.equal(narrow.float(), tensor) else tensor
+
+
+def _write_shards(tensors: Mapping[str, Tensor], folder: Path) -> None:
+    """Write model.safetensors, or several files and their index."""
+    split = split_torch_state_dict_into_shards(dict(tensors), max_shard_size=SHARD_BYTES)
+    for name, members in split.filename_to_tensors.items():
+        write_tensors({member: tensors[member] for member in members}, folder / name)
+    if split.is_sharded:
+        index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:

@@ -1,0 +1,172 @@
+"""Models of transformers as encoders: packed, whole or cut, they give each text the states of transformers for that text alone."""
+
+import json
+import logging
+from functools import cache
+
+import pytest
+import torch
+import transformers
+
+from moeir.backbones import transformers_model
+from moeir.backbones.encoder import run_layers
+from moeir.backbones.families import weights_io
+from moeir.backbones.packed_tokens import PackedTokens
+from moeir.errors import UsageError
+
+V, LENGTHS = 61, (5, 1, 20, 20, 13)
+SIZES = {"vocab_size": V, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48}
+SIZES |= {"max_position_embeddings": 64, "initializer_range": 0.3, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+GROUPED = SIZES | {"num_key_value_heads": 2, "head_dim": 8}
+ROBERTA = SIZES | {"pad_token_id": 1}
+SMALL = {"vocab_size": V, "initializer_range": 0.3, "max_position_embeddings": 64}
+LOCAL, FULL = "sliding_attention", "full_attention"
+GEMMA = GROUPED | {"sliding_window": 6, "layer_types": [LOCAL, FULL, LOCAL]}
+PACKED = {
+    "bert": ("Bert", SIZES),
+    "roberta": ("Roberta", ROBERTA),
+    "xlm-roberta": ("XLMRoberta", ROBERTA),
+    "electra": ("Electra", SIZES | {"embedding_size": 16}),
+    "distilbert": ("DistilBert", SMALL | {"dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 48}),
+    "modernbert": ("ModernBert", SIZES | {"local_attention": 8, "cls_token_id": 1, "sep_token_id": 2, "global_attn_every_n_layers": 2}),
+    "eurobert": ("EuroBert", GROUPED),
+    "nomic_bert": ("NomicBert", SIZES),
+    "gte": ("Gte", SIZES),
+    "jina_embeddings_v3": ("JinaEmbeddingsV3", SIZES),
+    "ultrabert": ("Ultrabert", GROUPED | {"sliding_window": 4, "layer_types": [FULL, LOCAL, LOCAL]}),
+    "llama": ("Llama", GROUPED),
+    "mistral": ("Mistral", GROUPED | {"sliding_window": 6}),
+    "qwen2": ("Qwen2", GROUPED),
+    "qwen3": ("Qwen3", GROUPED),
+    "qwen3_moe": ("Qwen3Moe", GROUPED | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}),
+    "gemma3_text": ("Gemma3Text", GEMMA | {"use_bidirectional_attention": True}),
+    "smollm3": ("SmolLM3", GROUPED),
+    "granite": ("Granite", GROUPED | {"logits_scaling": 3.0, "attention_multiplier": 0.2}),
+    "olmo2": ("Olmo2", GROUPED),
+    "embedding_gemma2_text": (
+        "EmbeddingGemma2Text",
+        GROUPED
+        | {"sliding_window": 5, "hidden_size_per_layer_input": 8, "embedding_dim": 24, "global_head_dim": 16}
+        | {"layer_types": [LOCAL, LOCAL, FULL]},
+    ),
+}
+T5 = {"vocab_size": V, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 3, "num_heads": 4, "pad_token_id": 0, "eos_token_id": 1}
+LINEAR = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8}
+WHOLE = {
+    "mpnet": ("MPNet", ROBERTA),
+    "deberta-v2": ("DebertaV2", SIZES | {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "type_vocab_size": 0}),
+    "t5": ("T5", T5 | {"decoder_start_token_id": 0}),
+    "lfm2": ("Lfm2", GROUPED | {"layer_types": ["conv", FULL, "conv"]}),
+    "qwen3_5_text": ("Qwen3_5Text", GROUPED | LINEAR | {"layer_types": ["linear_attention", FULL, "linear_attention"]}),
+}
+LONG_ROPE = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+WHOLE |= {  # their texts mix only above a number of tokens, or their attention has another formula
+    "phi3": ("Phi3", GROUPED | {"rope_parameters": LONG_ROPE, "original_max_position_embeddings": 16}),
+    "llama4_text": ("Llama4Text", GROUPED | {"attention_chunk_size": 12, "num_local_experts": 2, "intermediate_size_mlp": 48}),
+    "gemma2": ("Gemma2", GROUPED | {"sliding_window": 6}),
+}
+
+
+@cache
+def make_config(name):
+    """The configuration of a tiny model; its test is skipped where transformers has no such model yet."""
+    family, settings = {**PACKED, **WHOLE}[name]
+    if not hasattr(transformers, f"{family}Config"):
+        pytest.skip(f"transformers {transformers.__version__} has no {name}")
+    return getattr(transformers, f"{family}Config")(**settings)
+
+
+def make_model(name):
+    """A tiny model of transformers with every parameter random, with its vocabulary head if it has one."""
+    config = make_config(name)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        model = transformers_model.choose_class(config)(config)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.randn(parameter.shape) * 0.1)
+    return model.eval()
+
+
+def make_pair(name, folder):
+    """The model of transformers, and the encoder that reads its files by transformers' modules."""
+    theirs = make_model(name)
+    theirs.save_pretrained(folder)
+    config = json.loads((folder / "config.json").read_text())
+    weights_io.choose_backbone(config, "transformers")
+    return theirs, weights_io.read_encoder(folder, config=config).eval(), config
+
+
+def random_ids(lengths=LENGTHS):
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randint(5, V, (length,), generator=generator).tolist() for length in lengths]
+
+
+def states_alone(model, texts):
+    return [model(input_ids=torch.tensor([ids])).last_hidden_state[0] for ids in texts]
+
+
+def difference(actual, expected):
+    """The largest difference, relative to the largest number."""
+    return float((actual - expected).detach().abs().max() / expected.detach().abs().max())
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_packed_texts_have_the_states_and_gradients_of_each_text_alone(name, tmp_path):
+    theirs, ours, _ = make_pair(name, tmp_path)
+    assert ours.config.packed and len(ours.layers) == 3
+    texts, tokens = random_ids(), PackedTokens.from_lists(random_ids(), "document")
+    expected, packed = torch.cat(states_alone(theirs.base_model, texts)), ours(tokens)
+    assert difference(packed, expected) <= 1e-5
+    with torch.no_grad():  # a tower of copies ends as the whole does, with the closing normalisation
+        tower = ours.copy_layers_from(1)
+        cut = run_layers(tower, run_layers(ours.layers[:1], ours.embeddings(tokens), tokens), tokens)
+    assert difference(cut, expected) <= 1e-5
+    factors = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1))
+    (expected * factors).sum().backward()
+    (packed * factors).sum().backward()
+    gradients = {name: parameter.grad for name, parameter in theirs.named_parameters() if parameter.grad is not None}
+    own = {ours.file_names[name]: parameter.grad for name, parameter in ours.named_parameters() if parameter.grad is not None}
+    assert own.keys() == gradients.keys()
+    largest = max(float(gradient.abs().max()) for gradient in gradients.values())
+    assert max(float((own[name] - gradient).abs().max()) for name, gradient in gradients.items()) <= 5e-6 * largest
+
+
+@pytest.mark.parametrize("name", WHOLE)
+@torch.no_grad()
+def test_a_model_in_which_texts_mix_runs_whole_over_texts_of_one_length(name, tmp_path, caplog):
+    with caplog.at_level(logging.WARNING):
+        theirs, ours, _ = make_pair(name, tmp_path)
+    assert [record.message.partition(";")[2] for record in caplog.records] == [
+        " it runs whole over texts of one length, and cannot be cut into shared layers, towers or routed layers"
+    ]
+    base = theirs.base_model if theirs.base_model_prefix != "language_model" else theirs
+    expected = torch.cat(states_alone(base, random_ids()))
+    assert difference(ours(PackedTokens.from_lists(random_ids(), "document")), expected) <= 1e-6
+    with pytest.raises(UsageError, match=r"came: .* runs whole, as texts do not stay apart in it"):
+        ours.check_layers("came")
+
+
+@pytest.mark.parametrize("name", [*PACKED, *WHOLE])
+@torch.no_grad()
+def test_vocabulary_logits_are_those_of_transformers(name, tmp_path):
+    theirs, ours, _ = make_pair(name, tmp_path)
+    if ours.vocabulary_head is None:
+        assert theirs.base_model is theirs or theirs.config.final_logit_softcapping
+        return
+    ids = random_ids()[2]
+    expected = theirs(input_ids=torch.tensor([ids])).logits[0]
+    assert difference(ours.logits(ours(PackedTokens.from_lists([ids], "document"))), expected) <= 1e-5
+
+
+@pytest.mark.parametrize("name", [*PACKED, *WHOLE])
+def test_what_is_written_are_the_weights_that_were_read(name, tmp_path):
+    """Under the names that files have; a vocabulary head that is tied, and has no weights, is not written."""
+    theirs, ours, config = make_pair(name, tmp_path)
+    kind, weights = transformers_model.to_files(config, tmp_path, ours.state_dict(), ours.file_names)
+    reopened, loading = getattr(transformers, kind).from_pretrained(
+        None, config=theirs.config, state_dict=weights, output_loading_info=True
+    )
+    assert not loading["missing_keys"] and not loading["unexpected_keys"]
+    expected = dict(theirs.base_model.state_dict() if kind.endswith("Model") else theirs.state_dict())
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in reopened.state_dict().items())

@@ -32,12 +32,14 @@ class EncoderOutput(ByExpert):
 
     `routing` has an entry for each learned router (`layer2`, … for routed feed-forward experts, `gate` for a block over a pooled
     vector). `summed_experts` maps the name of a score that is trained as one to the experts whose scores it adds; if it is empty, each
-    expert is trained on its own score.
+    expert is trained on its own score. `own_terms` names experts whose terms are the tokens of a text, so that no FLOPS regulariser has to
+    keep them few.
     """
 
     representations: dict[str, Representation]
     routing: dict[str, RouterOutput] = field(default_factory=dict)
     summed_experts: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    own_terms: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"EncoderOutput({self.summary})"
@@ -61,7 +63,7 @@ class EncoderOutput(ByExpert):
 
     def _map_parts(self, change: Callable[[Any], Any]) -> "EncoderOutput":
         representations = {name: change(part) for name, part in self.representations.items()}
-        return EncoderOutput(representations, {name: change(part) for name, part in self.routing.items()}, self.summed_experts)
+        return replace(self, representations=representations, routing={name: change(part) for name, part in self.routing.items()})
 
     def drop_zero_weights(self) -> "EncoderOutput":
         """A copy without weights of 0, which sparse representations hold on CUDA until a point that synchronises anyway."""
@@ -108,6 +110,7 @@ class Architecture(nn.Module):
         self.fusion_weights: dict[str, float] = {}  # of the experts' scores in search, unless a calibration has others; not in training
         self.token_experts: tuple[str, ...] = ()  # those that read the tokens of a query alone, without the encoder
         self.summed_experts: dict[str, tuple[str, ...]] = {}  # scores that are trained as one, each with its experts
+        self.own_terms: tuple[str, ...] = ()  # experts whose terms are the tokens of a text
         self.markers = self.augmentation = False
 
     @property
@@ -170,7 +173,8 @@ class Architecture(nn.Module):
         for expert in wanted:
             representation, scale = self.apply_head(expert, states.get(expert), ordered), self.scales.get(expert, 1.0)
             representations[expert] = representation.scale(scale) if tokens.side == "query" and scale != 1.0 else representation
-        encoded = EncoderOutput(representations, self._take_routing(tokens.side), self.summed_experts if experts is None else {})
+        summed_experts = self.summed_experts if experts is None else {}
+        encoded = EncoderOutput(representations, self._take_routing(tokens.side), summed_experts, self.own_terms)
         return encoded if ordered.order is None else encoded.select(ordered.order, permutation=True)
 
     def truncate_and_mark(self, texts: list[list[int]], side: str, length: int) -> tuple[list[list[int]], list[int] | None]:
@@ -214,7 +218,7 @@ def concatenate_outputs(parts: Sequence[EncoderOutput]) -> EncoderOutput:
     experts, routers = parts[0].representations, parts[0].routing
     representations = {name: type(first).concatenate([part[name] for part in parts]) for name, first in experts.items()}
     routing = {name: RouterOutput.concatenate([part.routing[name] for part in parts]) for name in routers}
-    return EncoderOutput(representations, routing, parts[0].summed_experts)
+    return replace(parts[0], representations=representations, routing=routing)
 
 
 def copy_to_host(encoded: EncoderOutput) -> Callable[[], EncoderOutput]:

@@ -366,7 +366,8 @@ def build_architecture(spec: str, encoder: Encoder, special_tokens: SpecialToken
     architecture: Architecture = variants.bind_variant("architectures", spec)(encoder, special_tokens)
     if not architecture.heads and not architecture.reads_pairs:
         raise UsageError(f"{spec}: has no expert; expected a module in `heads` for each")
-    if encoder.vocabulary_head is None and "sparse" in architecture.representation_kinds.values():
+    kinds = architecture.representation_kinds
+    if encoder.vocabulary_head is None and any(kinds[name] == "sparse" and name not in architecture.own_terms for name in kinds):
         reason = "its lexical expert needs a vocabulary head, which these weights lack"
         raise UsageError(f"{spec}: {reason}; use an architecture, or experts, without one")
     for expert, scale in architecture.scales.items():

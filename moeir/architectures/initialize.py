@@ -128,7 +128,6 @@ def _from_plain_weights(
     """`fields` are those of the `InputConfig` of a checkpoint, before the user's `overrides`."""
     torch.manual_seed(seed)
     name, requested = variants.parse_spec(arch).name, dict(variants.parse_spec(arch).options)
-    head_folder = folder
     folder, folder_config, options = read_folder_settings(folder, name, requested)
     tokenizer, config = TextTokenizer(folder), weights_io.read_config(folder)
     weights_io.choose_backbone(config, backbone)
@@ -152,7 +151,7 @@ def _from_plain_weights(
     if architecture.reads_pairs and not random_weights:
         load_classification_head(folder, architecture, device)
     if not random_weights:
-        load_head_files(head_folder, architecture)
+        load_head_files(folder, architecture)
     model = RetrievalModel(architecture, tokenizer, input_config, canonical_spec(arch), config)
     if architecture.reads_pairs:
         PairTokenizer.from_architecture(tokenizer, input_config, architecture)  # raises for lengths that leave no room for a document

@@ -16,11 +16,14 @@ MAX_BYTES = 2**27
 def read_torch_file(path: Path) -> dict[str, Tensor]:
     """The tensors of a file by name, their shapes and dtypes not checked; ArtifactError for a file of more than 128 MiB, one that is
     compressed, which could hold far more, or anything but tensors. torch reads it with `weights_only`, which runs no code of a file."""
+    too_large = ArtifactError(f"{path}: more than {MAX_BYTES >> 20} MiB, or compressed; expected the weights of one linear map")
+    if path.stat().st_size > MAX_BYTES:
+        raise too_large
     try:
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()
-        if max(path.stat().st_size, sum(entry.file_size for entry in entries)) > MAX_BYTES or any(one.compress_type for one in entries):
-            raise ArtifactError(f"{path}: more than {MAX_BYTES >> 20} MiB, or compressed; expected the weights of one linear map")
+        if sum(entry.file_size for entry in entries) > MAX_BYTES or any(entry.compress_type for entry in entries):
+            raise too_large
         tensors = torch.load(path, map_location="cpu", weights_only=True)
     except (MoeirError, OSError, MemoryError):
         raise

@@ -23,9 +23,9 @@ SHARES = ("rank", "loss")  # what the experts compete by
 def contrastive(batch: EncodedBatch, *, regularizers: RegularizerWeights = DEFAULT_WEIGHTS) -> ObjectiveOutput:
     """Σ of the contrastive losses of all scores, in-batch negatives; FLOPS regulariser for sparse experts, entropy for routers.
 
-    `flops_query`, `flops_document`: default 0.01, 0 for an expert trained within a sum (mote). `flops_ramp`: steps over which it grows.
-    `entropy_sign`: maximise or as-printed. `entropy_of`: instance (each decision) or batch. `by_side`:
-    that of a batch and `load_balance` apply to queries and to documents, not to both together.
+    `flops_query`, `flops_document`: default 0.01, 0 for an expert trained within a sum (mote) or of a text's own terms (bge-m3).
+    `flops_ramp`: steps over which it grows. `entropy_sign`: maximise or as-printed. `entropy_of`: instance (each decision) or batch.
+    `by_side`: that of a batch and `load_balance` apply to queries and to documents, not to both together.
     """
     losses_by_score, facts = contrastive_per_score(batch, batch_scores(batch))
     return _sum_losses(batch, losses_by_score, facts, regularizers)

@@ -95,7 +95,8 @@ def expert_usage(*sides: RouterOutput) -> Tensor:
 class RegularizerWeights:
     """Weights of the regularizers: the options of these names of every objective with `regularizers`.
 
-    FLOPS defaults to 0.01 (CAME §4.2). For an expert that is trained as part of a summed score it defaults to 0: CoT-MoTE names no weight.
+    FLOPS defaults to 0.01 (CAME §4.2). For an expert that is trained as part of a summed score it defaults to 0: CoT-MoTE names no weight;
+    so it does for one whose terms are the tokens of a text, as BGE-M3's.
     """
 
     flops_query: float | None = None
@@ -122,11 +123,11 @@ class RegularizerWeights:
         facts: StepMetrics = {}
         ramp_factor = quadratic_ramp(step, self.flops_ramp)
         for name in queries.representations:
-            is_summed = any(name in experts and len(experts) > 1 for experts in queries.score_groups.values())
+            is_free = name in queries.own_terms or any(name in group and len(group) > 1 for group in queries.score_groups.values())
             for side, texts, option in (("query", queries[name], self.flops_query), ("document", documents[name], self.flops_document)):
                 if (usage := texts.term_usage()) is None:
                     continue
-                penalty, weight = flops(usage[0]), (0.0 if is_summed else DEFAULT_FLOPS_WEIGHT) if option is None else option
+                penalty, weight = flops(usage[0]), (0.0 if is_free else DEFAULT_FLOPS_WEIGHT) if option is None else option
                 total = total + weight * ramp_factor * penalty
                 facts |= {f"flops.{name}.{side}": penalty.detach(), f"terms.{name}.{side}": usage[1]}
         return total, facts

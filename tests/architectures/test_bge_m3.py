@@ -14,12 +14,15 @@ import torch
 import transformers
 from torch import Tensor
 
+from moeir.architectures.base import concatenate_outputs
 from moeir.architectures.checkpoint import RetrievalModel, open_checkpoint, read_metadata
 from moeir.architectures.initialize import build_checkpoint
+from moeir.architectures.temperature import set_temperature
 from moeir.backbones import torch_files
 from moeir.errors import ArtifactError
 from moeir.training import dev_sets, objectives
 from moeir.training.losses import EncodedBatch
+from moeir.training.regularizers import RegularizerWeights
 from tests.backbones.tiny_models import make_model
 from tests.backbones.tiny_tokenizers import write_xlm_roberta
 from tests.conftest import CommandResult, run_moeir
@@ -243,11 +246,35 @@ def test_a_head_file_that_is_not_one_is_refused(case: str, tmp_path: Path, monke
     assert not (tmp_path / "opened").exists()
 
 
-def test_a_head_file_is_bounded_before_it_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_files, "MAX_BYTES", 2**10)
+def test_a_head_file_is_bounded_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its size, and by the sizes that it says its parts have."""
+    path, part = tmp_path / "head.pt", zipfile.ZipInfo("data")
+    torch.save({"weight": torch.zeros(8, 32), "bias": torch.zeros(8)}, path)
+    part.file_size = torch_files.MAX_BYTES + 1
     monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("the file was read"))
-    with pytest.raises(ArtifactError, match=r"sparse_linear.pt: more than 0 MiB"):
-        build_checkpoint(folder, "bge-m3", {})
+    with monkeypatch.context() as patch, pytest.raises(ArtifactError, match=r"head.pt: more than 128 MiB"):
+        patch.setattr(zipfile.ZipFile, "infolist", lambda _: [part])
+        torch_files.read_torch_file(path)
+    monkeypatch.setattr(torch_files, "MAX_BYTES", path.stat().st_size - 1)
+    monkeypatch.setattr(zipfile, "ZipFile", lambda *_: pytest.fail("the file was opened"))
+    with pytest.raises(ArtifactError, match=r"head.pt: more than 0 MiB"):
+        torch_files.read_torch_file(path)
+
+
+def test_terms_of_a_texts_own_have_no_flops_penalty_unless_it_is_set(model: RetrievalModel) -> None:
+    architecture = model.architecture.eval()
+    queries = architecture(model.tokenize(TRAINED_QUERIES, "query"))
+    documents = concatenate_outputs([architecture(model.tokenize([text], "document")) for text in TRAINED_DOCUMENTS]).map(lambda part: part)
+    batch = EncodedBatch(queries, documents, torch.zeros(2, 4, dtype=torch.bool), 0, 9)
+    free, penalised = (objectives.contrastive(batch, regularizers=RegularizerWeights(flops_document=weight)) for weight in (None, 1.0))
+    assert free.loss.item() == pytest.approx(sum(float(free.metrics[f"loss.{name}"]) for name in WEIGHTS), rel=1e-6)
+    assert penalised.loss.item() - free.loss.item() == pytest.approx(float(free.metrics["flops.lexical.document"]), rel=1e-4)
+
+
+def test_a_temperature_is_that_of_all_three_scores(folder: Path) -> None:
+    model = build_checkpoint(folder, "bge-m3", {})
+    assert set_temperature(model, folder, "bge-m3", 0.1) == list(WEIGHTS)
+    assert model.architecture.scales == dict.fromkeys(WEIGHTS, pytest.approx(10)) and ",scale=10.0," in model.spec
 
 
 @pytest.mark.parametrize("arch", ["bge-m3:fresh_heads=true,local_dim=8", "bge-m3:local_dim=8"])

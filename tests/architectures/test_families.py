@@ -26,6 +26,7 @@ ARCHITECTURES = {
     "mote": {"global": (3, 24), "lexical": None},
     "mote:encoders=separate": {"global": (3, 24), "lexical": None},
     "sbmoe:experts=2": {"global": (3, 24)},
+    "bge-m3:fresh_heads=true": {"global": (3, 24), "lexical": None, "local": None},
 }
 
 

@@ -45,7 +45,7 @@ def room(tmp_path_factory, toy, bm25_index):
 @pytest.mark.parametrize("spec", [*PLAIN, *VARIED, *COMBINED])
 def test_it_trains_saves_reopens_encodes_is_indexed_searched_fused_and_evaluated(spec, room, toy, tmp_path, tiny_model_with_head):
     sources = ("--train", room / "train.jsonl", "--corpus", toy / "corpus.jsonl", "--queries", toy / "train-queries.jsonl")
-    objective = "competitive" if spec.startswith("came") else "contrastive:load_balance=0.01"
+    objective = "competitive" if spec.startswith(("came", "bge-m3")) else "contrastive:load_balance=0.01"
     model_flags = ("--model", tiny_model_with_head, "--arch", spec, "--objective", objective)
     run_moeir("finetune", *model_flags, *sources, *RULES, *TRAINING, "--output", tmp_path / "ckpt")
     losses = [json.loads(line)["loss"] for line in (tmp_path / "ckpt" / "metrics.jsonl").read_text().splitlines()]

@@ -141,8 +141,6 @@ class EncoderConfig:
         if self.segments:
             shapes["embeddings.kinds.weight"] = (self.segments, self.embedding_size)
         for number in range(self.layers):
-            if self.experts is not None and self.has_experts(number):
-                shapes[f"layers.{number}.feedforward.expert_up"] = (self.experts.count * inner, self.hidden)
-            else:
-                shapes[f"layers.{number}.feedforward.up.weight"] = (inner, self.hidden)
+            name, experts = ("expert_up", self.experts.count) if self.has_experts(number) else ("up.weight", 1)
+            shapes[f"layers.{number}.feedforward.{name}"] = (experts * inner, self.hidden)
         return {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}

@@ -170,9 +170,8 @@ class TopKFeedForward(FeedForward):
         nn.Module.__init__(self)
         rows = experts.count * config.intermediate_size  # an expert's are contiguous
         self.gate = nn.Linear(config.hidden, experts.count, bias=False)
-        self.expert_up, self.expert_down = (nn.Parameter(torch.empty(rows, config.hidden)) for _ in range(2))
-        for weight in (self.expert_up, self.expert_down):
-            nn.init.normal_(weight, std=config.initializer_range)
+        weights = (torch.randn(rows, config.hidden) * config.initializer_range for _ in range(2))
+        self.expert_up, self.expert_down = map(nn.Parameter, weights)
         self.packed_maps: list[tuple[nn.Module, nn.Module]] | None = None  # of each expert, of the form for inference
         self.bias = nn.Parameter(torch.zeros(config.hidden))
         self.norm = nn.LayerNorm(config.hidden, eps=config.epsilon)
@@ -241,7 +240,7 @@ def _make_attention(config: EncoderConfig, number: int) -> nn.Module:
 
 
 def _make_feedforward(config: EncoderConfig, number: int) -> nn.Module:
-    if config.experts is not None and config.has_experts(number):
+    if config.has_experts(number):
         return TopKFeedForward(config, config.experts)
     return FeedForward(config) if config.prenorm is None else GatedFeedForward(config, config.prenorm)
 

@@ -9,8 +9,8 @@ from safetensors.torch import load_file
 
 from moeir.architectures.checkpoint import open_checkpoint
 from moeir.architectures.initialize import build_checkpoint
-from moeir.errors import UsageError
-from tests.backbones.tiny_nomic import CONFIG, EXPERTS, encode_text, make_weights, write_folder
+from moeir.errors import ArtifactError, UsageError
+from tests.backbones.tiny_nomic import CONFIG, EXPERTS, HEADS, INNER, LAYERS, H, encode_text, make_weights, write_folder
 from tests.conftest import run_moeir
 
 TEXTS = ["the owl hunting at night", "mice", "bread in the sea, the end"]
@@ -32,6 +32,7 @@ def checkpoint(published):
 def test_it_opens_encodes_by_the_formula_and_keeps_its_layout(published, checkpoint):
     model = open_checkpoint(checkpoint)
     rules = model.input_config
+    assert not model.is_stateless, "its routers remember their last decisions"
     assert (rules.query_prefix, rules.document_prefix) == ("search_query: ", "search_document: ")
     weights = {name: value.double() for name, value in make_weights().items()}
     for side in ("query", "document"):
@@ -97,3 +98,11 @@ def test_no_code_of_a_folder_is_run(published, tmp_path, monkeypatch):
     monkeypatch.setattr("transformers.dynamic_module_utils.get_class_from_dynamic_module", None)
     assert CONFIG["auto_map"]
     run_moeir("init", "--model", published, "--arch", "splade", "--output", tmp_path / "splade")
+
+
+def test_transformers_has_no_place_for_experts(tmp_path):
+    """Its own nomic_bert would be a model without them, of the same sizes; their weights are not left out without a word."""
+    sizes = {"hidden_size": H, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": INNER, "vocab_size": 64}
+    folder = write_folder(tmp_path / "published", **sizes)
+    with pytest.raises(ArtifactError, match=r"weights are (missing|not read), first .*layers"):
+        build_checkpoint(folder, "dense", {}, TEXTS, backbone="transformers")

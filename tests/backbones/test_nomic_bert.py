@@ -47,7 +47,7 @@ def test_the_form_for_inference_is_near_the_plain_one(tmp_path, dtype, tolerance
     plain = weights_io.read_encoder(write_folder(tmp_path)).eval()
     tokens, packed = PackedTokens.from_lists(random_ids(LENGTHS), "document"), copy.deepcopy(plain)
     pack_encoders(packed, dtype)
-    assert not any("expert_" in name or (isinstance(part, torch.nn.Linear) and "gate" not in name) for name, part in packed.named_modules())
+    assert sorted(name for name, parameter in packed.layers[1].named_parameters() if parameter.ndim > 1) == ["feedforward.gate.weight"]
     expected = plain(tokens)
     with autocast(dtype, "cpu"):
         states = packed(tokens)
@@ -103,3 +103,9 @@ def test_experts_that_are_missing_or_too_many_are_named(tmp_path, change, change
 def test_what_the_formula_has_not_is_refused(tmp_path, changes, message):
     with pytest.raises(UsageError, match=message):
         weights_io.parse_encoder_config(CONFIG | changes, tmp_path)
+
+
+def test_without_experts_the_layers_are_those_of_transformers():
+    written = CONFIG | {"model_type": "moeir", "moeir_family": "nomic_bert"}
+    assert not weights_io.uses_transformers(CONFIG) and not weights_io.uses_transformers(written)
+    assert all(weights_io.uses_transformers(config | {"num_experts": 0}) for config in (CONFIG, written))

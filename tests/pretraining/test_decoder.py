@@ -148,6 +148,7 @@ def test_bidirectional_layers_are_the_encoders_own_kind_and_see_all_of_one_text(
         alone = model.encoder.embeddings(mask_texts([text], "document", set()).tokens)
         assert torch.allclose(states, oracles.run_layers(decoder.layers, vectors()[row], alone), atol=1e-5)
     assert type(decoder.layers[0].attention) is type(model.encoder.layers[1].attention)
+    assert type(decoder.layers[0].feedforward) is type(model.encoder.layers[0].feedforward), "without experts"
     assert (decoder.layers[1].closing is None) == (shape.prenorm is None)
 
 

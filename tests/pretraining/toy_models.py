@@ -4,7 +4,7 @@ import torch
 
 from moeir.architectures.dense import Dense
 from moeir.architectures.mote import Mote
-from moeir.backbones.config import EncoderConfig, PreNormConfig
+from moeir.backbones.config import EncoderConfig, ExpertsConfig, PreNormConfig
 from moeir.backbones.encoder import Encoder, VocabularyHead
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.pretraining.batches import MaskedTexts, PretrainingBatch
@@ -16,7 +16,8 @@ NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0}
 BERT = EncoderConfig(**SIZES, **NO_DROPOUT)
 NARROW_EMBEDDINGS = EncoderConfig(**SIZES, **NO_DROPOUT, factorized_embedding_size=10)
 MODERN = EncoderConfig(**SIZES, **NO_DROPOUT, prenorm=PreNormConfig(windows=(None, 4, 4, None), thetas=(160.0, 10.0, 10.0, 160.0)))
-SHAPES = {"bert": BERT, "narrow": NARROW_EMBEDDINGS, "modern": MODERN}
+ROUTED = EncoderConfig(**SIZES, **NO_DROPOUT, segments=1, theta=100.0, experts=ExpertsConfig(count=3, top_k=2, every=2))
+SHAPES = {"bert": BERT, "narrow": NARROW_EMBEDDINGS, "modern": MODERN, "routed": ROUTED}
 FAMILIES = {"dense": Dense, "mote": Mote}
 
 SPANS = [[1, 7, 9, 11, 6, 2], [1, 8, 5, 2], [1, 13, 14, 5, 15, 16, 2], [1, 17, 20, 2]]

@@ -7,7 +7,7 @@ import reprlib
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from threading import RLock
@@ -76,6 +76,23 @@ class RetrievalModel:
 
     def __post_init__(self) -> None:
         self.calibration = self.calibration or dict(self.architecture.fusion_weights)
+        self._count_prefix_tokens()
+
+    def check_training_prompt(self, name: str) -> None:
+        """UsageError for a prompt that queries of training cannot have instead of the query prefix."""
+        self.input_config.find_query_prompt(name, "--query-prompt")
+        left_out = any(isinstance(head, PoolingHead) and not head.pool_prefix for head in self.architecture.heads.values())
+        if self.architecture.reads_pairs or left_out:
+            reason = "a cross-encoder has the query prefix only" if self.architecture.reads_pairs else "pool_prefix=false counts one prefix"
+            raise UsageError(f"--query-prompt {name}: {reason}; set --query-prefix instead")
+
+    def select_prompt(self, name: str, flag: str = "--prompt") -> None:
+        """Read queries with one of the checkpoint's prompts; UsageError, with the `flag`, if it has none of this name."""
+        self.input_config = replace(self.input_config, query_prefix=self.input_config.find_query_prompt(name, flag))
+        self._count_prefix_tokens()
+
+    def _count_prefix_tokens(self) -> None:
+        """Tell heads that leave out prefixes how many tokens these have."""
         for head in self.architecture.heads.values():
             if isinstance(head, PoolingHead) and not head.pool_prefix:
                 prefixes = {side: self.input_config.add_prefix([""], side) for side in ("query", "document")}
@@ -104,8 +121,9 @@ class RetrievalModel:
         if self.architecture.reads_pairs:
             raise ArtifactError(f"{source}: a cross-encoder, which reads a query and a document together; moeir rerank uses it")
 
-    def token_ids(self, texts: Sequence[str], side: str) -> tuple[list[list[int]], list[int] | None]:
-        """Token ids by the input configuration, and the number of tokens at the end of each text that are not attended to."""
+    def token_ids(self, texts: Sequence[str], side: str, prompt: str = "") -> tuple[list[list[int]], list[int] | None]:
+        """Token ids by the input configuration, and the number of tokens at the end of each text that are not attended to. `prompt` names
+        that of the queries, if it is not the query prefix."""
         length, pairs = self.input_config.max_length(side), self.architecture.reads_pairs
         if pairs:
             ids, sizes = self.pair_tokenizer.token_ids(texts, side)
@@ -113,7 +131,7 @@ class RetrievalModel:
             query_tokens = queries["tokens"] - queries["lost"]
             others = 2 if side == "query" else special + query_tokens // max(1, queries["texts"])  # and a query of the mean length
         else:
-            ids, sizes = self.tokenizer.encode_first(self.input_config.add_prefix(texts, side), length)
+            ids, sizes = self.tokenizer.encode_first(self.input_config.add_prefix(texts, side, prompt), length)
             others = int(self.architecture.markers)
         self.truncation[side].update(count_truncation(sizes, length - others))
         return (ids, None) if pairs else self.architecture.truncate_and_mark(ids, side, length)
@@ -243,7 +261,7 @@ class RetrievalModel:
         metadata = {
             "format": FORMAT_VERSION,
             "architecture": self.spec,
-            "reading": asdict(self.input_config),
+            "reading": self.input_config.to_dict(),
             "experts": {name: {"representation": kind, "scale": scales.get(name, 1.0)} for name, kind in kinds.items()},
             "parameters": self.architecture.parameter_count(),
         }

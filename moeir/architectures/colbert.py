@@ -1,17 +1,21 @@
 """ColBERT: one vector per token, late interaction (Khattab and Zaharia 2020), built from the same parts as CAME's local expert."""
 
+from dataclasses import replace
+
 from moeir.architectures.base import Architecture
 from moeir.backbones.encoder import Encoder
 from moeir.backbones.packed_tokens import SpecialTokens
 from moeir.errors import UsageError
 from moeir.heads.token_vectors import TokenVectorHead
+from moeir.parsing import check_choice
 
 
 class Colbert(Architecture):
     """One vector per token, MaxSim scores: CAME's local expert alone, with ColBERT's markers and augmentation as options.
 
     As published: normalise=true,markers=true,augmentation=true,punctuation=false with queries of 32 tokens. `attend_masks` lets the
-    tokens of a query attend to its [MASK] tokens. A score is a sum of cosines over the query's tokens, and is trained without temperature.
+    tokens of a query attend to its [MASK] tokens. `punctuation`: true, false (no vector in documents), or characters (none for a token that
+    is one mark without a space, as in PyLate). A score is a sum of cosines over the query's tokens, and is trained without temperature.
     """
 
     is_hf_compatible = False
@@ -27,14 +31,17 @@ class Colbert(Architecture):
         augmentation: bool = False,
         attend_masks: bool = False,
         separator: bool = True,
-        punctuation: bool = True,
+        punctuation: str = "true",
         scale: float = 1.0,
     ) -> None:
         super().__init__(encoder, special_tokens)
         if attend_masks and not augmentation:
             raise UsageError("colbert:attend_masks=true: it needs augmentation=true, which adds the [MASK] tokens")
         encoder.vocabulary_head = None
-        options = {"normalise": normalise, "separator": separator, "punctuation": punctuation}
+        check_choice("colbert:punctuation", punctuation, ("true", "false", "characters"))
+        if punctuation == "characters":
+            special_tokens = replace(special_tokens, punctuation=special_tokens.punctuation_marks)
+        options = {"normalise": normalise, "separator": separator, "punctuation": punctuation == "true"}
         self.heads["local"] = TokenVectorHead(encoder.config.hidden, special_tokens, dimension=dim, **options)
         self.scales = {"local": scale}
         self.enable_markers(markers, augmentation)

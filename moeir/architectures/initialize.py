@@ -2,7 +2,7 @@
 
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -52,13 +52,15 @@ def build_checkpoint(
     *,
     random_weights: bool = False,
     backbone: str | None = None,
+    lossy: bool = False,
     device: str = "cpu",
 ) -> RetrievalModel:
     """A checkpoint from plain weights, or from a checkpoint under other options.
 
     `overrides` holds the fields of `InputConfig` set by the user; a missing vocabulary head is fitted on `texts`, if any.
     `random_weights` takes only the sizes and the tokenizer of a folder. `backbone` says whose layers run plain weights, moeir's or
-    transformers', None for those that moeir has. On the device `meta` it has no weights, and nothing is fitted.
+    transformers', None for those that moeir has. `lossy` leaves out what a checkpoint cannot keep, with a warning. On the device `meta` it
+    has no weights, and nothing is fitted.
     """
     head_files = {} if arch is None else variants.bind_variant("architectures", arch).func.head_files
     folder = weights_io.resolve_model(model, head_files.values())
@@ -66,7 +68,7 @@ def build_checkpoint(
     if not is_checkpoint(folder):
         if arch is None:
             raise UsageError(f"{model}: plain weights; name an architecture: --arch came, dense, …; see: moeir variants architectures")
-        return _from_plain_weights(folder, arch, {}, overrides, texts, seed, **options)
+        return _from_plain_weights(folder, arch, {}, overrides, texts, seed, lossy=lossy, **options)
     metadata = read_metadata(folder)
     if "calibration" in metadata:
         log.info("%s: its calibration is left out: new weights need a new one; see moeir calibrate", model)
@@ -84,7 +86,13 @@ def build_checkpoint(
 
 
 def check_options(
-    model: Path, arch: str | None, overrides: dict[str, Any], *, random_weights: bool = False, backbone: str | None = None
+    model: Path,
+    arch: str | None,
+    overrides: dict[str, Any],
+    *,
+    random_weights: bool = False,
+    backbone: str | None = None,
+    lossy: bool = False,
 ) -> RetrievalModel | None:
     """The checkpoint that `build_checkpoint` would make, without weights: raises what that would for wrong options, in a moment and without
     log lines. None for a name on the hub."""
@@ -94,7 +102,8 @@ def check_options(
     level = own_log.level
     own_log.setLevel(logging.ERROR)
     try:
-        return build_checkpoint(model, arch, overrides, random_weights=random_weights, backbone=backbone, device="meta")
+        options: dict[str, Any] = {"random_weights": random_weights, "backbone": backbone, "lossy": lossy}
+        return build_checkpoint(model, arch, overrides, **options, device="meta")
     finally:
         own_log.setLevel(level)
 
@@ -124,14 +133,15 @@ def _from_plain_weights(
     random_weights: bool,
     backbone: str | None,
     device: str,
+    lossy: bool = False,
 ) -> RetrievalModel:
     """`fields` are those of the `InputConfig` of a checkpoint, before the user's `overrides`."""
     torch.manual_seed(seed)
     name, requested = variants.parse_spec(arch).name, dict(variants.parse_spec(arch).options)
-    folder, folder_config, options = read_folder_settings(folder, name, requested)
+    folder, folder_config, options, head_weights = read_folder_settings(folder, name, requested, lossy=lossy)
     tokenizer, config = TextTokenizer(folder), weights_io.read_config(folder)
     weights_io.choose_backbone(config, backbone)
-    if name in ("dense", "splade") and options.keys() <= dict(variants.parse_spec(canonical_spec(arch)).options).keys():
+    if name in ("dense", "splade", "colbert") and options.keys() <= dict(variants.parse_spec(canonical_spec(arch)).options).keys():
         arch = _merge_specs(str(variants.Spec(name, tuple(options.items()))), arch)
     else:
         _log_overridden_options(folder, arch, options)
@@ -152,6 +162,7 @@ def _from_plain_weights(
         load_classification_head(folder, architecture, device)
     if not random_weights:
         load_head_files(folder, architecture)
+        _load_head_weights(folder, architecture, head_weights)
     model = RetrievalModel(architecture, tokenizer, input_config, canonical_spec(arch), config)
     if architecture.reads_pairs:
         PairTokenizer.from_architecture(tokenizer, input_config, architecture)  # raises for lengths that leave no room for a document
@@ -165,7 +176,7 @@ def _from_plain_weights(
     if is_own and has_head and not random_weights and not weights_io.has_vocabulary_head(folder):
         _fit_mlm_head(model, texts, seed)
     for head in architecture.heads.values():
-        if isinstance(head, LexicalHead) and head.query_weights is not None:
+        if isinstance(head, LexicalHead) and head.query_weights is not None and (random_weights or not head_weights):
             head.set_query_weights(_start_query_weights(model, texts))
     return model
 
@@ -173,7 +184,7 @@ def _from_plain_weights(
 def _override_lengths(input_config: InputConfig, overrides: dict[str, Any], architecture: Architecture) -> InputConfig:
     """An input configuration with the user's fields; of a pair, the length that the user leaves out follows from the other: a query gets at
     most half of it. UsageError for lengths that the encoder cannot read."""
-    overridden, positions = replace(input_config, **overrides), architecture.encoder.config.positions
+    overridden, positions = input_config.override(overrides), architecture.encoder.config.positions
     if architecture.reads_pairs and "query_length" not in overrides and "document_length" in overrides:
         overridden = replace(overridden, query_length=max(3, min(overridden.query_length, overridden.document_length // 2)))
     elif architecture.reads_pairs and "query_length" in overrides and "document_length" not in overrides:
@@ -261,6 +272,19 @@ def _draw_vocabulary_texts(tokenizer: TextTokenizer, seed: int) -> list[str]:
     words = [word for number in range(tokenizer.vocabulary_size) if (word := tokenizer.whole_word(number))]
     random.Random(seed).shuffle(words)
     return [" ".join(words[first : first + 30]) for first in range(0, len(words), 30)]
+
+
+@torch.no_grad()
+def _load_head_weights(folder: Path, architecture: Architecture, weights: Mapping[str, Tensor]) -> None:
+    """Copy the weights that a folder has for the heads."""
+    parameters = dict(architecture.named_parameters())
+    prefixes = {name.rpartition(".")[0] for name in weights}
+    expected = {name: one for name, one in parameters.items() if name in weights or name.rpartition(".")[0] in prefixes}
+    if differing := sorted(expected.keys() ^ weights.keys()):
+        raise ArtifactError(f"{folder}: the weights of its modules are not those that their settings describe (first: {differing[0]})")
+    weights_io.check_shapes(folder, expected, weights)
+    for name, parameter in expected.items():
+        parameter.copy_(weights[name])
 
 
 @torch.no_grad()

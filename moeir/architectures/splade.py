@@ -9,15 +9,23 @@ from moeir.heads.lexical import LexicalHead
 class Splade(Architecture):
     """Learned sparse weights over the vocabulary, inner product; CAME's lexical expert alone, or summed over positions as SPLADE v1.
 
-    `pooling`: max or sum. `queries`: encoder, or tokens (a learned weight for each token of the vocabulary: no encoder reads a query).
+    `pooling`: max or sum. `activation`: relu, or log1p_relu (the logarithm of a maximum is taken twice). `queries`: encoder, or tokens (a
+    learned weight for each token of the vocabulary: no encoder reads a query).
     """
 
     def __init__(
-        self, encoder: Encoder, special_tokens: SpecialTokens, *, pooling: str = "max", queries: str = "encoder", scale: float = 1.0
+        self,
+        encoder: Encoder,
+        special_tokens: SpecialTokens,
+        *,
+        pooling: str = "max",
+        activation: str = "relu",
+        queries: str = "encoder",
+        scale: float = 1.0,
     ) -> None:
         super().__init__(encoder, special_tokens)
-        vocabulary = encoder.config.vocabulary
-        self.heads["lexical"] = LexicalHead(pooling=pooling, queries=queries, vocabulary=vocabulary, special_tokens=special_tokens)
+        options = {"pooling": pooling, "activation": activation, "queries": queries}
+        self.heads["lexical"] = LexicalHead(vocabulary=encoder.config.vocabulary, special_tokens=special_tokens, **options)
         self.scales = {"lexical": scale}
         self.token_experts = ("lexical",) if queries == "tokens" else ()
         self.is_hf_compatible = queries == "encoder"

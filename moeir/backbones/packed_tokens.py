@@ -20,7 +20,8 @@ Numbers: TypeAlias = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """Ids of the special tokens of a vocabulary, None for those that it lacks, and how many stand before and after the tokens of a text."""
+    """Ids of the special tokens of a vocabulary, None for those that it lacks, and how many stand before and after the tokens of a text;
+    ids of tokens of punctuation, and of those that are one mark without a space."""
 
     beginning: int | None
     separator: int | None
@@ -31,6 +32,7 @@ class SpecialTokens:
     leading: int = 1
     trailing: int = 1
     unknown: int | None = None
+    punctuation_marks: tuple[int, ...] = ()
 
 
 class TensorFields:

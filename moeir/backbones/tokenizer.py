@@ -24,7 +24,7 @@ TOKENIZER_FILES = (
     *("vocab.txt", "vocab.json", "merges.txt", "added_tokens.json"),
 )
 MASK_TOKENS, UNKNOWN_TOKENS = ("[MASK]", "<mask>"), ("[UNK]", "<unk>")
-QUERY_MARKERS, DOCUMENT_MARKERS = ("[Q] ", "[unused0]"), ("[D] ", "[unused1]")  # of PyLate, and of ColBERT
+MARKERS = {"query": ("[Q] ", "[unused0]"), "document": ("[D] ", "[unused1]")}  # of PyLate, and of ColBERT
 WORDPIECE_PREFIX, BYTE_LEVEL_SPACE = "##", "Ġ"
 PREFIX_CHARACTERS = 2048  # of a long text, and PREFIX_CHARACTERS_PER_TOKEN more for each token that is read
 PREFIX_CHARACTERS_PER_TOKEN = 32
@@ -64,9 +64,10 @@ class TextTokenizer:
             beginning=probe.ids[0] if leading else None,
             separator=probe.ids[-1] if trailing else None,
             mask=self._find_token((self._name_token("mask_token"), *MASK_TOKENS)),
-            query_marker=self._find_token(QUERY_MARKERS),
-            document_marker=self._find_token(DOCUMENT_MARKERS),
+            query_marker=self._find_token(MARKERS["query"]),
+            document_marker=self._find_token(MARKERS["document"]),
             punctuation=self._punctuation_ids(vocabulary),
+            punctuation_marks=tuple(vocabulary[mark] for mark in string.punctuation if mark in vocabulary),
             leading=leading,
             trailing=trailing,
             unknown=self._find_token((self._name_token("unk_token"), *UNKNOWN_TOKENS)),

@@ -7,22 +7,24 @@ from typing import Any
 from moeir import variants
 from moeir.architectures.checkpoint import RetrievalModel, open_checkpoint
 from moeir.architectures.sentence_transformers_files import (
-    CONFIG_FILE,
-    SIDES,
     TRANSFORMER,
-    prompts_by_side,
+    write_config,
     write_dense_files,
     write_json,
     write_modules,
+    write_weights,
 )
 from moeir.artifacts import manifests
 from moeir.backbones.families import weights_io
 from moeir.backbones.torch_files import write_torch_file
 from moeir.errors import UsageError
 from moeir.formats.base import Conversion, Format
+from moeir.heads.lexical import WEIGHT_UNIT
 from moeir.parsing import format_value
 
 _IDENTITY = "torch.nn.modules.linear.Identity"
+SPARSE = "sentence_transformers.sparse_encoder.models"
+ROUTED = ("SparseStaticEmbedding", "MLMTransformer", "SpladePooling")
 
 
 class Checkpoint(Format):
@@ -40,7 +42,7 @@ class Checkpoint(Format):
 
 
 class SentenceTransformers(Format):
-    """A folder that sentence-transformers opens as SparseEncoder, from a SPLADE checkpoint; it opens a dense checkpoint as it is."""
+    """A folder that sentence-transformers opens: SparseEncoder, from a SPLADE checkpoint, or SentenceTransformer, from a dense one."""
 
     kind = "checkpoint"
     is_folder = True
@@ -50,22 +52,41 @@ class SentenceTransformers(Format):
 
     def write(self, items: Iterator[RetrievalModel], path: Path, conversion: Conversion) -> int:
         model = next(items)
-        required = {"encoders": "siamese", "queries": "encoder"}
-        options = _architecture_options(model, "splade", "sentence-transformers", required)
+        options = _architecture_options(model, ("splade", "dense"), "sentence-transformers", {"encoders": "siamese"})
         _drop_scales(model, conversion)
-        query, document = (model.input_config.max_length(side) for side in SIDES)
-        if query != document:
-            side = "queries" if query < document else "documents"
-            loss = f"the separate length of {side} (the other side has {max(query, document)})"
-            conversion.drop_or_refuse(f"length {min(query, document)}", loss)
-        _write_encoder(path, model)
-        package = "sentence_transformers.sparse_encoder.models"
-        pooling = {"pooling_strategy": options.get("pooling", "max"), "activation_function": "relu"}
-        pooling["word_embedding_dimension"] = model.architecture.encoder.config.vocabulary
-        write_modules(path, model.input_config, f"{package}.MLMTransformer", {"1_SpladePooling": (f"{package}.SpladePooling", pooling)})
-        config = {"prompts": prompts_by_side(model.input_config), "default_prompt_name": None}
-        write_json(path / CONFIG_FILE, config | {"model_type": "SparseEncoder", "similarity_fn_name": "dot"})
+        config = model.architecture.encoder.config
+        if "global" in model.architecture.heads:
+            _write_encoder(path, model)
+            head: Any = model.architecture.heads["global"]
+            write_dense_files(path, model.input_config, config.hidden, head, sides=True)
+            return 1
+        pooling = {"pooling_strategy": options["pooling"], "activation_function": options["activation"]}
+        pooling["word_embedding_dimension"] = config.vocabulary
+        if options["queries"] == "tokens":
+            _write_routes(path, model, pooling)
+        else:
+            _write_encoder(path, model)
+            modules = {"1_SpladePooling": (f"{SPARSE}.SpladePooling", pooling)}
+            write_modules(path, model.input_config, f"{SPARSE}.MLMTransformer", modules, sides=True)
+        write_config(path, model.input_config, {"model_type": "SparseEncoder", "similarity_fn_name": "dot"})
         return 1
+
+
+def _write_routes(path: Path, model: RetrievalModel, pooling: Mapping[str, Any]) -> None:
+    """The weights of the tokens of queries, the encoder of documents, and the Router between them."""
+    query, *document = types = {f"{number}_{name}": f"{SPARSE}.{name}" for number, name in enumerate(ROUTED)}
+    for name, settings in zip(types, ({"frozen": False}, {}, pooling), strict=True):
+        write_json(path / name / "config.json", settings)
+    head: Any = model.architecture.heads["lexical"]
+    weights, special_tokens = head.query_weights.detach().relu() * WEIGHT_UNIT, model.tokenizer.special_tokens
+    write_weights(path / query, {"weight": weights.index_fill(0, head.special_ids, 0.0)})
+    own_length = model.input_config.query_length - special_tokens.leading - special_tokens.trailing  # that module adds no special tokens
+    model.tokenizer.copy_files(path / query, own_length)
+    _write_encoder(path / document[0], model)
+    write_json(path / document[0] / "sentence_bert_config.json", {"max_seq_length": model.input_config.document_length})
+    routes = {"structure": {"query": [query], "document": document}, "parameters": {"default_route": "document"}}
+    write_json(path / "router_config.json", {"types": types, **routes})
+    write_json(path / "modules.json", [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Router"}])
 
 
 class Pylate(Format):
@@ -75,26 +96,23 @@ class Pylate(Format):
     is_folder = True
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[RetrievalModel]:
-        hint = "moeir init --arch colbert makes a checkpoint of its encoder from a copy without modules.json"
-        raise UsageError(f"{path}: moeir cannot keep its Dense module; {hint}")
+        raise UsageError(f"{path}: moeir init --model {path} --arch colbert makes a checkpoint from it")
 
     def write(self, items: Iterator[RetrievalModel], path: Path, conversion: Conversion) -> int:
         model = next(items)
-        options = _architecture_options(model, "colbert", "pylate", {"normalise": True, "markers": True, "separator": True})
+        options = _architecture_options(model, ("colbert",), "pylate", {"normalise": True, "markers": True, "separator": True})
         _drop_scales(model, conversion)
         _drop_prefixes(model, conversion)
         _write_encoder(path, model)
         head: Any = model.architecture.heads["local"]
-        weight = head.projection.weight.detach().cpu().contiguous()
+        weight = head.projection.weight
         settings = {"in_features": weight.shape[1], "out_features": weight.shape[0], "bias": False, "activation_function": _IDENTITY}
         write_modules(path, model.input_config, TRANSFORMER, {"1_Dense": ("pylate.models.Dense.Dense", settings)})
-        weights_io.write_tensors({"linear.weight": weight}, path / "1_Dense" / "model.safetensors")
+        write_weights(path / "1_Dense", {"linear.weight": weight})
         special_tokens, name_of = model.architecture.special_tokens, model.tokenizer.id_to_token
-        skipped_tokens = [] if options["punctuation"] else special_tokens.punctuation
+        skipped_tokens = {"true": (), "false": special_tokens.punctuation, "characters": special_tokens.punctuation_marks}
         config = {
             "model_type": "ColBERT",
-            "prompts": {},
-            "default_prompt_name": None,
             "similarity_fn_name": "MaxSim",
             "query_prefix": name_of(special_tokens.query_marker or 0),
             "document_prefix": name_of(special_tokens.document_marker or 0),
@@ -102,9 +120,9 @@ class Pylate(Format):
             "document_length": model.input_config.document_length,
             "attend_to_expansion_tokens": options["attend_masks"],
             "do_query_expansion": options["augmentation"],
-            "skiplist_words": list(map(name_of, skipped_tokens)),
+            "skiplist_words": list(map(name_of, skipped_tokens[options["punctuation"]])),
         }
-        write_json(path / CONFIG_FILE, config)
+        write_config(path, model.input_config, config)
         return 1
 
 
@@ -119,7 +137,7 @@ class BgeM3(Format):
 
     def write(self, items: Iterator[RetrievalModel], path: Path, conversion: Conversion) -> int:
         model = next(items)
-        _architecture_options(model, "bge-m3", "bge-m3", {"experts": ("global", "lexical", "local")})
+        _architecture_options(model, ("bge-m3",), "bge-m3", {"experts": ("global", "lexical", "local")})
         _drop_prefixes(model, conversion)
         _write_encoder(path, model)
         heads: Any = model.architecture.heads
@@ -129,17 +147,17 @@ class BgeM3(Format):
         return 1
 
 
-def _architecture_options(model: RetrievalModel, supported: str, target: str, required: Mapping[str, Any]) -> dict[str, Any]:
+def _architecture_options(model: RetrievalModel, supported: tuple[str, ...], target: str, required: Mapping[str, Any]) -> dict[str, Any]:
     """The options of the architecture; UsageError unless it is the supported one, with options that the other library computes with."""
     name = variants.parse_spec(model.spec).name
     if name == "cross-encoder":
         way = "it as it is" if model.architecture.is_hf_compatible else "one with head=hf as it is, and none with head=linear"
         peers = "AutoModelForSequenceClassification of transformers and CrossEncoder of sentence-transformers"
         raise UsageError(f"--to {target}: not for a cross-encoder: {peers} open {way}")
-    if name == "dense":
+    if name == "dense" and name not in supported:
         raise UsageError(f"--to {target}: not for a dense checkpoint: SentenceTransformer opens one with a single encoder as it is")
-    if name != supported:
-        raise UsageError(f"--to {target}: supports {supported}; its layout cannot hold the experts of {name}")
+    if name not in supported:
+        raise UsageError(f"--to {target}: supports {' and '.join(supported)}; its layout cannot hold the experts of {name}")
     options = variants.resolve_spec("architectures", model.spec)[1]
     for option, value in required.items():
         if options.get(option, value) != value:
@@ -156,7 +174,8 @@ def _drop_scales(model: RetrievalModel, conversion: Conversion) -> None:
 
 
 def _drop_prefixes(model: RetrievalModel, conversion: Conversion) -> None:
-    for side, prefix in prompts_by_side(model.input_config).items():
+    prefixes = {"query": model.input_config.query_prefix, "document": model.input_config.document_prefix}
+    for side, prefix in prefixes.items():
         if prefix:
             conversion.drop_or_refuse(f"{side} prefix {prefix!r}", "the prefix of texts")
 

@@ -13,6 +13,7 @@ from moeir.parsing import check_choice
 from moeir.representations.sparse import Sparse
 
 POOLINGS = ("max", "sum")
+ACTIVATIONS = ("relu", "log1p_relu")
 QUERIES = ("encoder", "tokens")
 WEIGHT_UNIT = 100.0  # of a query token's weight per unit of its parameter: a rate for encoders, 5e-5, moves a weight by .005 a step
 
@@ -20,20 +21,28 @@ WEIGHT_UNIT = 100.0  # of a query token's weight per unit of its parameter: a ra
 class LexicalHead(nn.Module):
     """weight(text, term) = log(1 + relu(logit)), pooled over positions. It uses the encoder's MLM head and has no parameters.
 
-    `max` is SPLADE-max (Formal et al. 2021b) and CAME's; `sum` is the first SPLADE (Formal et al. 2021a, eq. 2). With `queries=tokens`
-    the weights of a query are those of its tokens, each learned once for the vocabulary, and no encoder reads it: SPLADE-doc (Formal et
-    al. 2021b) has 1 for all of them, Nardini et al. (2025) learn them.
+    `max` is SPLADE-max (Formal et al. 2021b) and CAME's; `sum` is the first SPLADE (Formal et al. 2021a, eq. 2). `log1p_relu` takes the
+    logarithm of a maximum twice (Shen et al. 2025). With `queries=tokens` the weights of a query are those of its tokens, each
+    learned once for the vocabulary, and no encoder reads it: SPLADE-doc (Formal et al. 2021b) has 1 for all of them, Nardini et al. (2025)
+    learn them.
     """
 
     kind = Sparse.kind
 
     def __init__(
-        self, *, pooling: str = "max", queries: str = "encoder", vocabulary: int = 0, special_tokens: SpecialTokens | None = None
+        self,
+        *,
+        pooling: str = "max",
+        activation: str = "relu",
+        queries: str = "encoder",
+        vocabulary: int = 0,
+        special_tokens: SpecialTokens | None = None,
     ) -> None:
         super().__init__()
         check_choice("lexical pooling", pooling, POOLINGS)
         check_choice("lexical queries", queries, QUERIES)
-        self.pooling = pooling
+        check_choice("lexical activation", activation, ACTIVATIONS[: 2 if pooling == "max" else 1])
+        self.pooling, self.activation = pooling, activation
         self.query_weights: nn.Parameter | None = None
         if queries == "tokens":
             assert special_tokens is not None
@@ -77,6 +86,7 @@ class LexicalHead(nn.Module):
             else:
                 positive = (~(logits <= 0)).nonzero()[:, 0]
                 texts, terms, weights = texts[positive], terms[positive], torch.log1p(logits[positive])
+            weights = torch.log1p(weights) if self.activation == "log1p_relu" else weights
         return Sparse.from_pairs(texts, terms, weights, len(tokens), len(words))
 
 

@@ -1,7 +1,7 @@
 """Candidates of reranking: the top documents of a run as pairs with their queries, their texts and tokens, and their new scores."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
 
@@ -169,7 +169,7 @@ class CandidateTexts:
     def tokenize(self, checkpoint: RetrievalModel, codes: Integers, *, whole: bool) -> TokenizedTexts:
         """Tokens of the queries and documents for a cross-encoder, truncated to fit a pair, or `whole`."""
         pairing = checkpoint.pair_tokenizer
-        key = repr((checkpoint.tokenizer.digest, asdict(pairing.input_config), pairing.field_indices, pairing.separate, whole))
+        key = repr((checkpoint.tokenizer.digest, pairing.input_config.to_dict(), pairing.field_indices, pairing.separate, whole))
         tokenized = self._tokenized.get(key)
         if tokenized is None or (tokenized.rows[codes] < 0).any():
             self._tokenized[key] = tokenized = self._tokenize_all(checkpoint, codes, whole=whole)

@@ -245,11 +245,13 @@ def open_index(
     device: str = "auto",
     dtype: str = "auto",
     verified: bool = False,
+    prompt: str | None = None,
 ) -> Searcher:
     """Open an index with its checkpoint, which is located along index → encodings → checkpoint.
 
     Several paths are parts of one collection, indexed separately with the same checkpoint; they are searched as one. The checksum of
     every file is verified unless `verified` says that the caller did. `model` is the checkpoint if it has moved, or a calibrated one.
+    Queries have the checkpoint's query prefix, or the `prompt` of this name.
     """
     paths = tuple(Path(one) for one in ([path] if isinstance(path, Path | str) else path))
     if not paths:
@@ -285,8 +287,12 @@ def open_index(
         from moeir.backbones.device import select_dtype
 
         checkpoint = open_checkpoint(manifests.find_checkpoint(paths[0], recorded, None if model is None else Path(model)), target)
+        if prompt is not None:
+            checkpoint.select_prompt(prompt)
         precision = select_dtype(dtype, target, inference=True)
         checkpoint.pack_for_inference(precision)
+    elif prompt is not None:
+        raise UsageError(f"--prompt {prompt}: {paths[0]}: this index has no checkpoint; leave --prompt out")
     searcher = Searcher(paths, all_ids, engines, order, checkpoint, precision, target)
     return searcher if sum(map(len, rows)) == len(all_ids) else searcher._select_rows(np.concatenate(rows))
 

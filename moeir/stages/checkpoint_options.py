@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from moeir.distributed import ProcessGroup
     from moeir.training.trainer import Schedule
 
+RESERVED = ("query", "document", "passage", "corpus")  # names of prompts that are prefixes of a side
 SaveCheckpoint: TypeAlias = Callable[[Path, dict[str, Any]], dict[str, Any]]  # into a folder; returns the counts for the manifest
 training_option = partial(option, group="Training")
 speed_option = partial(option, group="Speed and memory")
@@ -35,10 +36,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class InputOptions(Stage):
-    """The prefixes and lengths of a checkpoint's texts."""
+    """The prefixes, prompts and lengths of a checkpoint's texts."""
 
     query_prefix: str | None = option("Text prepended to every query.", None, group="Model")
     document_prefix: str | None = option("Text prepended to every document.", None, group="Model")
+    prompt: tuple[str, ...] = option(
+        "NAME=TEXT: a prompt of queries beside --query-prefix, which training and search may name; repeat the flag.", (), group="Model"
+    )
     query_length: int | None = option(
         "Maximum tokens of a query [default: that of the weights, or 64; cross-encoder: half a pair].", None, group="Model"
     )
@@ -47,9 +51,16 @@ class InputOptions(Stage):
     )
 
     def input_options(self) -> dict[str, Any]:
-        """The prefixes and lengths that are given as flags."""
+        """The prefixes, prompts and lengths that are given as flags."""
+        prompts = {}
+        for one in self.prompt:
+            name, equals, prompts[name] = one.partition("=")
+            if not equals or name in ("", *RESERVED):
+                expected = f"NAME=TEXT, with a NAME that is none of {', '.join(RESERVED)} (see --query-prefix, --document-prefix)"
+                raise UsageError(f"--prompt {one}: expected {expected}")
         names = ("query_prefix", "document_prefix", "query_length", "document_length")
-        return {name: value for name in names if (value := getattr(self, name)) is not None}
+        given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        return given | ({"prompts": prompts} if prompts else {})
 
 
 def suggest_after_checkpoint(model: Path, arch: str | None) -> str:

@@ -153,7 +153,7 @@ class Encode(Stage):
         writer.close()
         checkpoint.log_truncation()
         facts = {"texts": writer.text_count, "dtype": str(dtype), "experts": checkpoint.architecture.representation_kinds}
-        facts["truncation"] = dict(truncation)
+        facts |= {"truncation": dict(truncation), "prompt": checkpoint.input_config.document_prompt}
         if pruning.active_options():
             facts["shortened"] = pruning.active_options()
         if self.shard is not None:

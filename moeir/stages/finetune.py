@@ -57,6 +57,12 @@ class Finetune(TrainingStage, InputOptions):
         (),
         aliases=("--topics",),
     )
+    query_prompt: tuple[str, ...] = option(
+        "Name of the checkpoint's prompt (--prompt) before the queries of the examples [default: --query-prefix]; with --sampling-rate one "
+        "for all datasets or one for each.",
+        (),
+        group="Model",
+    )
     arch: str | None = option("Architecture for plain weights, e.g. came:shared_layers=10.", None, package="architectures", group="Model")
     objective: str = training_option("contrastive, or competitive:temperature=0.5.", "contrastive", package="training.objectives")
     temperature: float | None = training_option(
@@ -139,11 +145,14 @@ class Finetune(TrainingStage, InputOptions):
 
     def check(self) -> None:
         super().check()
-        for flag, files in (("--sampling-rate", self.sampling_rate), ("--corpus", self.corpus), ("--queries", self.queries)):
+        by_dataset = (("--sampling-rate", self.sampling_rate), ("--corpus", self.corpus), ("--queries", self.queries))
+        for flag, files in (*by_dataset, ("--query-prompt", self.query_prompt)):
             count, may_be_one = len(self.train), flag != "--sampling-rate"
             if self.sampling_rate and len(files) != count and not (may_be_one and len(files) < 2):
                 one_for_all = "one for all datasets, or " if may_be_one else ""
                 raise UsageError(f"{flag}: expected {one_for_all}one for each --train, {count}; found {len(files)}")
+        if len(self.query_prompt) > 1 and not self.sampling_rate:
+            raise UsageError("--query-prompt: several need --sampling-rate, which makes each --train a dataset of its own")
         if self.dev_queries is None and self.keep == "best":
             raise UsageError("--keep best: needs --dev-queries")
         if self.dev_queries is not None and self.dev_corpus is None and (stream := next(filter(is_stream, self.corpus), None)):
@@ -169,6 +178,8 @@ class Finetune(TrainingStage, InputOptions):
             raise UsageError(f"--objective {self.objective}: a batch of one query has no other's shares; expected --batch-size 2 or more")
         checkpoint = check_options(self.model, self.arch, self.input_options())
         if checkpoint is not None:
+            for name in self.query_prompt:
+                checkpoint.check_training_prompt(name)
             self._set_temperature(checkpoint)
             self.check_parameters(checkpoint.architecture)
 
@@ -293,7 +304,9 @@ class Finetune(TrainingStage, InputOptions):
             )
             for dataset, label in zip(datasets, labels)
         ]
-        text_stream = collect_texts(datasets, labels, queries=self.queries, corpora=self.corpus, keep_empty=self.keep_empty, fielded=pairs)
+        prompts = self.query_prompt * (len(datasets) if len(self.query_prompt) == 1 else 1)
+        sources: dict[str, Any] = {"queries": self.queries, "corpora": self.corpus, "prompts": prompts}
+        text_stream = collect_texts(datasets, labels, **sources, keep_empty=self.keep_empty, fielded=pairs)
         for sampler, rows, label in zip(samplers, text_stream.rows, labels):
             teacher = self.objective if objective in objectives.NEEDS_TEACHER else None
             sampling.check_training_examples(sampler, rows.queries, rows.documents, label, teacher)

@@ -113,6 +113,7 @@ def _describe_checkpoint(path: Path) -> dict[str, Any]:
         "architecture": checkpoint.spec,
         "encoder": {"family": family, "layers": config.layers, "hidden": config.hidden, "vocabulary": config.vocabulary},
         "parameters": account.total,
+        **({"prompts": input_config.prompts} if input_config.prompts else {}),
         "reading": {side: {"prefix": getattr(input_config, f"{side}_prefix"), "tokens": input_config.max_length(side)} for side in SIDES},
         "experts": {
             name: {"representation": kind, "scale": checkpoint.architecture.scales.get(name, 1.0)}

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from moeir.console import format_count
 from moeir.settings import input_field, option, output_field
@@ -24,12 +25,16 @@ class Init(InputOptions):
         group="Model",
     )
     seed: int = option("Seed of randomly initialized weights.", 42, minimum=0, maximum=MAX_SEED)
+    lossy: bool = option("Leave out what a checkpoint cannot keep of --model, with a warning for each.", False)
     output: Path = output_field("checkpoint", "Folder to write.")
 
     def prepare(self) -> None:
         from moeir.architectures.initialize import check_options
 
-        check_options(self.model, self.arch, self.input_options(), random_weights=self.from_scratch, backbone=self.backbone)
+        check_options(self.model, self.arch, self.input_options(), **self._choices())
+
+    def _choices(self) -> dict[str, Any]:
+        return {"random_weights": self.from_scratch, "backbone": self.backbone, "lossy": self.lossy}
 
     def summary(self, counts: Facts) -> str:
         return f"{format_count(counts['parameters'], 'parameter')}"
@@ -44,8 +49,7 @@ class Init(InputOptions):
         options = self.input_options()
         self.prepare()
         texts = read_first_texts(self.corpus)
-        choices = {"random_weights": self.from_scratch, "backbone": self.backbone}
-        checkpoint = build_checkpoint(self.model, self.arch, options, texts, self.seed, **choices)
+        checkpoint = build_checkpoint(self.model, self.arch, options, texts, self.seed, **self._choices())
         checkpoint.save(self.output)
         write_model_card(self.output, checkpoint, base=self.model, training=None)
         return {"parameters": checkpoint.architecture.parameter_count()}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from moeir import console, variants
 from moeir.artifacts import atomic_write
@@ -59,6 +59,7 @@ class Search(Stage):
         None,
         group="Search",
     )
+    prompt: str | None = option("Name of the checkpoint's prompt before queries [default: its query prefix].", None, group="Search")
     explain: Path | None = option(
         "File of explanations: rank, score and part of every expert for each document, with matching terms and tokens "
         "(JSON lines; .tsv: numbers only).",
@@ -113,7 +114,8 @@ class Search(Stage):
         from moeir.records import lines, texts
         from moeir.retrieval.searcher import open_index
 
-        searcher = open_index(self.index, model=self.model, device=self.device, dtype=self.dtype, verified=True)
+        options: dict[str, Any] = {"model": self.model, "prompt": self.prompt}
+        searcher = open_index(self.index, **options, device=self.device, dtype=self.dtype, verified=True)
         if self.filter_ids is not None:
             searcher = searcher.filter_ids(texts.read_id_list(self.filter_ids), lines.source_name(self.filter_ids))
         searcher.select_experts(self.expert)

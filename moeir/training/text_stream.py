@@ -36,18 +36,19 @@ class RowIndex:
 
 
 class StreamedText(NamedTuple):
-    """A text of the stream, and the numbers of the data sets that use it."""
+    """A text of the stream, and the numbers of the data sets that use it. A query may have a `prompt` of this name, not the prefix."""
 
     side: str
     datasets: tuple[int, ...]
     id: str
     content: str
+    prompt: str = ""
 
     @property
     def digest_bytes(self) -> bytes:
         """Input of the digest of the stream."""
         content = self.content.encode()
-        return f"{self.side} {len(content)} ".encode() + content
+        return f"{self.side} {self.prompt + ' ' if self.prompt else ''}{len(content)} ".encode() + content
 
 
 @dataclass
@@ -55,7 +56,7 @@ class TextStream:
     """The texts of several data sets: the `rows` of each set, its `queries` by id, the `first_documents` of the first set.
 
     The stream has `count` texts and a `digest`. Each pass reads the collections again; texts from a pipe are kept in memory. With `fielded`
-    documents come with title and text apart.
+    documents come with title and text apart. `prompts` name that of the queries of each data set, if they are not the query prefix.
     """
 
     datasets: Sequence[Sequence[Example]]
@@ -63,6 +64,7 @@ class TextStream:
     files: Mapping[str, Sequence[Path]]
     keep_empty: bool
     fielded: bool = False
+    prompts: Sequence[str] = ()
     rows: list[RowIndex] = field(init=False)
     queries: list[dict[str, str]] = field(init=False)
     first_documents: list[str] = field(init=False, default_factory=list)
@@ -83,12 +85,15 @@ class TextStream:
     def stream(self) -> Iterator[StreamedText]:
         """Every text, always in the same order; collections come after the texts inside examples, and take precedence."""
         for number, (examples, source) in enumerate(zip(self.datasets, self.sources, strict=True)):
-            yield from _inline_texts(number, examples, source, self.fielded)
+            yield from _inline_texts(number, examples, source, self.fielded, self._prompt_of("query", number))
         for side, files in self.files.items():
             per_dataset = len(self.datasets) > 1 and len(files) > 1
             earlier: dict[str, int] | None = {} if len(files) > 1 and not per_dataset else None
             for number, file in enumerate(files):
                 yield from self._stream_file(side, file, (number,) if per_dataset else tuple(range(len(self.datasets))), earlier)
+
+    def _prompt_of(self, side: str, dataset: int) -> str:
+        return self.prompts[dataset] if self.prompts and side == "query" else ""
 
     def _stream_file(self, side: str, file: Path, members: tuple[int, ...], earlier: dict[str, int] | None) -> Iterator[StreamedText]:
         """The texts of a collection that a data set refers to; `earlier` has those of the files before, where ids may repeat."""
@@ -101,7 +106,10 @@ class TextStream:
             content = text.joined_fields if self.fielded and side == "document" else text.content
             error = f"{file}: {text.id!r} has another text in an earlier file"
             if earlier is None or _is_new(text.id, content, earlier, error):
-                yield StreamedText(side, needed_by, text.id, content)
+                prompts = [self._prompt_of(side, number) for number in needed_by]
+                for prompt in dict.fromkeys(prompts):
+                    own = tuple(number for number, name in zip(needed_by, prompts, strict=True) if name == prompt)
+                    yield StreamedText(side, own, text.id, content, prompt)
 
 
 def collect_texts(
@@ -112,13 +120,14 @@ def collect_texts(
     corpora: Sequence[Path],
     keep_empty: bool = False,
     fielded: bool = False,
+    prompts: Sequence[str] = (),
 ) -> TextStream:
     """The texts of each data set: those inside its examples, and those that they refer to by id.
 
     A single data set reads every file of `queries` and `corpora`; several sets share one file, or each reads its own: equal ids in two
     collections are then two texts.
     """
-    stream = TextStream(datasets, sources, {"query": queries, "document": corpora}, keep_empty, fielded)
+    stream = TextStream(datasets, sources, {"query": queries, "document": corpora}, keep_empty, fielded, prompts)
     digest, first_texts, hashes = hashlib.sha256(), dict[str, str](), array("q")
     for row, text in enumerate(stream.stream()):
         for number in text.datasets:
@@ -148,12 +157,12 @@ def without_texts(examples: Sequence[Example]) -> list[Example]:
     return [one if one.query is None and not one.passages else replace(one, query=None, passages=()) for one in examples]
 
 
-def _inline_texts(number: int, examples: Sequence[Example], source: str, fielded: bool) -> Iterator[StreamedText]:
+def _inline_texts(number: int, examples: Sequence[Example], source: str, fielded: bool, prompt: str) -> Iterator[StreamedText]:
     """Queries and passages inside the examples of a data set."""
     earlier: dict[str, int] = {}
     for example in examples:
         if example.query is not None:
-            yield StreamedText("query", (number,), example.query.id, example.query.content)
+            yield StreamedText("query", (number,), example.query.id, example.query.content, prompt)
         for passage in example.passages:
             content = passage.joined_fields if fielded else passage.content
             if _is_new(passage.id, content, earlier, f"{source}: passage {passage.id!r} has two texts"):

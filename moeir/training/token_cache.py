@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any, Self
@@ -107,7 +107,7 @@ def prefetch_batches(
 
 def build_token_cache(folder: Path, stream: TextStream, checkpoint: RetrievalModel) -> TrainingTexts:
     """The tokens of a stream's texts: opened in `folder` if the cache is there, else built, or completed if it was interrupted."""
-    settings = {"form": CACHE_VERSION, "reading": asdict(checkpoint.input_config), "marks": _template_fingerprint(checkpoint)}
+    settings = {"form": CACHE_VERSION, "reading": checkpoint.input_config.to_dict(), "marks": _template_fingerprint(checkpoint)}
     record = {"stage": "finetune", "settings": settings, "sources": {"texts": [stream.digest], "tokenizer": [checkpoint.tokenizer.digest]}}
 
     def fill(cache_folder: Path) -> dict[str, Any]:
@@ -126,9 +126,9 @@ def build_token_cache(folder: Path, stream: TextStream, checkpoint: RetrievalMod
                 digest.update(text.digest_bytes)
                 counter.advance()
             check_digest(files.entry.get("digest", digest.hexdigest()))
-            for side, texts_of_side in groupby(texts, key=lambda text: text.side):
+            for (side, prompt), texts_of_side in groupby(texts, key=lambda text: (text.side, text.prompt)):
                 for chunk in chunk_texts(texts_of_side):
-                    _append_tokens(files, *checkpoint.token_ids([text.content for text in chunk], side))
+                    _append_tokens(files, *checkpoint.token_ids([text.content for text in chunk], side, prompt))
                     for text in chunk:
                         digest.update(text.digest_bytes)
                     count += len(chunk)

@@ -122,9 +122,9 @@ def test_a_cross_encoder_opens_elsewhere_as_it_is(tiny_model: Path, tmp_path: Pa
 
 
 REFUSED = [
-    ("came", "sentence-transformers", "supports splade; its layout cannot hold the experts of came"),
-    ("dense", "sentence-transformers", "SentenceTransformer opens one with a single encoder as it is"),
-    ("splade", "sentence-transformers", "the separate length of queries (the other side has 24) would be lost"),
+    ("came", "sentence-transformers", "supports splade and dense; its layout cannot hold the experts of came"),
+    ("dense", "pylate", "SentenceTransformer opens one with a single encoder as it is"),
+    ("dense:encoders=separate", "sentence-transformers", "encoders=separate is not supported there"),
     ("cross-encoder:head=linear", "sentence-transformers", "one with head=hf as it is, and none with head=linear"),
     ("came", "pylate", "supports colbert; its layout cannot hold the experts of came"),
     ("colbert", "pylate", "normalise=false is not supported there; it computes with normalise=true"),

@@ -85,6 +85,31 @@ def test_one_file_is_the_same_with_and_without_a_rate(finetune):
     assert losses[0] == losses[1]
 
 
+def test_each_data_set_has_the_prompt_that_is_named_for_its_queries(moeir, toy, shop, tiny_model_with_head, tmp_path):
+    """The losses are those of data sets whose queries have the prompts in their texts; the checkpoint keeps prefix and prompts."""
+    prompts = {"first": "owl: ", "second": "a bat in the dark "}
+    lines = [json.loads(line) for line in (toy / "train-queries.jsonl").read_text().splitlines()]
+    for name, prompt in prompts.items():
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(line | {"text": prompt + line["text"]}) + "\n" for line in lines))
+    named = [part for name, prompt in prompts.items() for part in ("--prompt", f"{name}={prompt}", "--query-prompt", name)]
+    runs = {
+        "named": (*named, "--query-prefix", "mice ", "--queries", toy / "train-queries.jsonl"),
+        "written": [part for name in prompts for part in ("--queries", tmp_path / f"{name}.jsonl")],
+        "one": (*named[:4], "--queries", toy / "train-queries.jsonl"),
+        "none": ("--queries", toy / "train-queries.jsonl"),
+    }
+    sources = [part for name in "ab" for part in ("--train", shop / f"{name}.jsonl", "--sampling-rate", 1)]
+    sources += ["--corpus", toy / "corpus.jsonl", "--batch-size", 2, "--negatives", 2, "--dtype", "float32"]
+    losses = {}
+    for name, flags in runs.items():
+        result = moeir("finetune", "--model", tiny_model_with_head, "--arch", "dense", *sources, *flags, "--output", tmp_path / name)
+        assert result.code == 0, result.stderr
+        losses[name] = [json.loads(line)["loss"] for line in (tmp_path / name / METRICS_FILE).read_text().splitlines()]
+    assert losses["named"] == losses["written"] and len({tuple(one) for one in losses.values()}) == 3
+    reading = json.loads((tmp_path / "named/moeir.json").read_text())["reading"]
+    assert (reading["query_prefix"], reading["prompts"]) == ("mice ", prompts)
+
+
 @pytest.mark.parametrize("objective", ["kl:temperature=2,contrastive=0.5", "margin-mse"])
 def test_a_teacher_is_learned_from(objective, finetune):
     _, _, metrics = finetune("mote", ("a",), "--objective", objective, "--epochs", 8, "--learning-rate", 1e-3)

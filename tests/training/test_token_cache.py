@@ -227,15 +227,15 @@ def test_an_interrupted_making_goes_on_with_the_texts_that_were_not_read(tmp_pat
     learned.build_token_cache(tmp_path / "whole", needed(), reader)
     read, token_ids = [], RetrievalModel.token_ids
 
-    def stop_at_the_fourth_chunk(self, texts, side):
+    def stop_at_the_fourth_chunk(self, texts, side, prompt):
         if len(read) == 9:
             raise KeyboardInterrupt
         read.extend(texts)
-        return token_ids(self, texts, side)
+        return token_ids(self, texts, side, prompt)
 
-    def note(self, texts, side):
+    def note(self, texts, side, prompt):
         read.extend(texts)
-        return token_ids(self, texts, side)
+        return token_ids(self, texts, side, prompt)
 
     for action in (stop_at_the_fourth_chunk, note):
         monkeypatch.setattr(RetrievalModel, "token_ids", action)

@@ -1,0 +1,296 @@
+"""Folders as they are published, with tiny weights: the numbers are those of sentence-transformers, whether moeir reads the folder or
+sentence-transformers reads what `moeir convert` makes of it."""
+
+import json
+import re
+import shutil
+import string
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors.torch import save_file
+from tokenizers import AddedToken, Tokenizer
+
+import moeir as package
+from moeir.architectures.initialize import build_checkpoint
+from moeir.errors import ArtifactError
+from tests.backbones.tiny_models import TINY_MODELS
+from tests.backbones.tiny_tokenizers import ALL_WRITERS
+from tests.conftest import run_in_process
+
+peer = pytest.importorskip("sentence_transformers")
+QUERIES = ["the owl hunting at night", "the whale in the sea, " * 9, "mice"]
+DOCUMENTS = ["An owl hunting mice (at night).", "bread! the end ... " * 12, "cat"]
+ST, SPARSE = "sentence_transformers.models", "sentence_transformers.sparse_encoder.models"
+IDENTITY, TANH = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Tanh"
+ROOT = {"sentence_bert_config.json": {"max_seq_length": 30, "do_lower_case": False}}
+MEAN, CLS, LAST = ({"1_Pooling/config.json": {"word_embedding_dimension": 24, f"pooling_mode_{name}": True}} for name in (
+    "mean_tokens", "cls_token", "lasttoken",
+))  # fmt: skip
+
+
+def list_modules(*kinds: str) -> dict[str, Any]:
+    """modules.json: the encoder first, in the folder itself."""
+    paths = ["", *(f"{number}_{kind.rpartition('.')[2]}" for number, kind in enumerate(kinds[1:], 1))]
+    return {"modules.json": [{"idx": n, "name": str(n), "path": path, "type": kind} for n, (path, kind) in enumerate(zip(paths, kinds))]}
+
+
+def describe_dense(number: int, inputs: int, outputs: int, *, bias: bool = False, activation: str = IDENTITY) -> dict[str, Any]:
+    settings = {"in_features": inputs, "out_features": outputs, "bias": bias, "activation_function": activation}
+    return {f"{number}_Dense/config.json": settings}
+
+
+def describe_prompts(default: str | None = None, **prompts: str) -> dict[str, Any]:
+    facts = {"__version__": {"sentence_transformers": "3.0.0"}, "prompts": prompts, "default_prompt_name": default}
+    return {"config_sentence_transformers.json": facts | {"similarity_fn_name": "cosine"}}
+
+
+VECTOR = list_modules(f"{ST}.Transformer", f"{ST}.Pooling", f"{ST}.Normalize")
+TASKS = {"query": "owl: ", "document": "mice: ", "sts": "cat night: ", "Retrieval-query": "the owl in the sea: "}
+PYLATE = {
+    "model_type": "ColBERT",
+    "query_prefix": "[Q] ",
+    "document_prefix": "[D] ",
+    "query_length": 14,
+    "document_length": 26,
+    "attend_to_expansion_tokens": False,
+    "skiplist_words": list(string.punctuation),
+    "do_query_expansion": True,
+}
+ROUTES = {
+    "types": {"query_0": f"{SPARSE}.SparseStaticEmbedding", "": f"{SPARSE}.MLMTransformer", "document_1": f"{SPARSE}.SpladePooling"},
+    "structure": {"query": ["query_0"], "document": ["", "document_1"]},
+    "parameters": {"default_route": "document", "allow_empty_key": True},
+}
+
+
+SPARSE_CONFIG = {"config_sentence_transformers.json": {"model_type": "SparseEncoder", "prompts": {}, "similarity_fn_name": "dot"}}
+
+
+class Layout(NamedTuple):
+    """A published folder: the tiny model and its class, the files beside it, and the architecture it becomes."""
+
+    model: str
+    files: dict[str, Any]
+    arch: str = "dense"
+    task: str = "Model"
+    sizes: Mapping[str, Any] = MappingProxyType({})
+
+
+LAYOUTS = {
+    "e5": Layout("bert", VECTOR | ROOT | MEAN | describe_prompts(query="query: ", document="passage: ", passage="passage: ")),
+    "multilingual-e5": Layout("xlm-roberta", VECTOR | ROOT | MEAN),
+    "bge": Layout("bert", VECTOR | ROOT | CLS | describe_prompts(query="the owl: ")),
+    "gte": Layout("bert", VECTOR | ROOT | MEAN | {"sentence_bert_config.json": {"max_seq_length": 12}}),
+    "instructor": Layout(
+        "roberta",
+        list_modules(f"{ST}.Transformer", f"{ST}.Pooling", f"{ST}.Dense", f"{ST}.Normalize")
+        | ROOT | {"1_Pooling/config.json": {"word_embedding_dimension": 24, "pooling_mode": "weightedmean", "include_prompt": False}}
+        | describe_dense(2, 24, 20) | describe_prompts("query", **TASKS),
+    ),
+    "LaBSE": Layout(
+        "bert",
+        list_modules(f"{ST}.Transformer", f"{ST}.Pooling", f"{ST}.Dense", f"{ST}.Dense", f"{ST}.Normalize")
+        | ROOT | CLS | describe_dense(2, 24, 40, bias=True, activation=TANH) | describe_dense(3, 40, 16),
+    ),
+    "GTE-ModernColBERT": Layout(
+        "modernbert",
+        list_modules(f"{ST}.Transformer", "pylate.models.Dense.Dense") | describe_dense(1, 24, 8) | ROOT
+        | {"config_sentence_transformers.json": PYLATE},
+        "colbert",
+        sizes={"local_attention": 64},
+    ),
+    "ColBERT without expansion": Layout(
+        "bert",
+        list_modules(f"{ST}.Transformer", "pylate.models.Dense.Dense") | describe_dense(1, 24, 8)
+        | {"config_sentence_transformers.json": PYLATE | {
+            "query_prefix": "[unused0]", "document_prefix": "[unused1]", "do_query_expansion": False, "skiplist_words": [],
+        }},
+        "colbert",
+    ),
+    "splade-v3": Layout(
+        "bert",
+        list_modules(f"{SPARSE}.MLMTransformer", f"{SPARSE}.SpladePooling") | ROOT
+        | {"1_SpladePooling/config.json": {"pooling_strategy": "max", "activation_function": "relu"}} | SPARSE_CONFIG,
+        "splade",
+        "ForMaskedLM",
+    ),
+    "opensearch-neural-sparse": Layout(
+        "distilbert",
+        {"modules.json": [{"idx": 0, "name": "0", "path": "", "type": f"{ST}.Router"}], "router_config.json": ROUTES}
+        | {"document_1/config.json": {"pooling_strategy": "max", "activation_function": "log1p_relu"}}
+        | {"query_0/config.json": {"frozen": False}} | SPARSE_CONFIG,
+        "splade",
+        "ForMaskedLM",
+    ),
+}
+
+
+def write_tokenizer(model: str, folder: Path) -> int:
+    """A tiny tokenizer in the form of the model's, with PyLate's markers where it is ModernBERT's."""
+    size = ALL_WRITERS[model](folder)
+    if model == "modernbert":
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        tokenizer.add_tokens([AddedToken("[Q] ", normalized=False), AddedToken("[D] ", normalized=False)])
+        tokenizer.save(str(folder / "tokenizer.json"))
+        special = {"mask_token": "[MASK]", "pad_token": "[PAD]", "unk_token": "[UNK]"}
+        (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **special}))
+        size += 2
+    return size
+
+
+@pytest.fixture(scope="module")
+def write_layout(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Write the folder of a layout, once."""
+    written: dict[str, Path] = {}
+
+    def write(name: str) -> Path:
+        if name not in written:
+            written[name] = _write_layout(LAYOUTS[name], tmp_path_factory.mktemp("layout") / "folder")
+        return written[name]
+
+    return write
+
+
+def _write_layout(layout: Layout, folder: Path) -> Path:
+    size = write_tokenizer(layout.model, folder)
+    family, settings = TINY_MODELS[layout.model]
+    settings = settings | {"vocab_size": size, "max_position_embeddings": 40, **layout.sizes}
+    config = getattr(transformers, f"{family}Config")(**settings)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(4)
+        model = getattr(transformers, f"{family}{layout.task}")(config)
+        for parameter in model.parameters():
+            parameter.data.add_(torch.randn(parameter.shape) * 0.1)
+        model.save_pretrained(folder)
+        for name, content in layout.files.items():
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_text(json.dumps(content))
+            if "_Dense" in name:
+                weights = {"linear.weight": torch.randn(content["out_features"], content["in_features"])}
+                weights |= {"linear.bias": torch.randn(content["out_features"])} if content["bias"] else {}
+                save_file(weights, folder / name.replace("config.json", "model.safetensors"))
+        if (folder / "query_0").exists():
+            write_tokenizer(layout.model, folder / "query_0")
+            save_file({"weight": torch.randn(size).relu()}, folder / "query_0/model.safetensors")
+    for part in (folder, *filter(Path.exists, [folder / "query_0"])):
+        if not (part / "tokenizer_config.json").exists():
+            transformers.AutoTokenizer.from_pretrained(folder, model_max_length=30).save_pretrained(part)
+    return folder
+
+
+def encode_both(model: Any) -> list[np.ndarray]:
+    """What a model of sentence-transformers makes of the queries and of the documents, a matrix for each text."""
+    outputs = [*model.encode_query(QUERIES), *model.encode_document(DOCUMENTS)]
+    return [np.atleast_2d(one.to_dense() if getattr(one, "is_sparse", False) else np.asarray(one)) for one in outputs]
+
+
+def encode_here(folder: Path, **options: Any) -> list[np.ndarray]:
+    """The same of a checkpoint."""
+    checkpoint, matrices = package.open_checkpoint(folder), []
+    for side, texts in (("query", QUERIES), ("document", DOCUMENTS)):
+        [part] = checkpoint.encode(texts, side, **options).values()
+        rows: Any = part.to_matrix() if hasattr(part, "to_matrix") else part.vectors
+        starts = part.starts.tolist() if hasattr(part, "starts") and not hasattr(part, "to_matrix") else range(len(texts) + 1)
+        matrices += [np.atleast_2d(rows[first:last].numpy()) for first, last in pairwise(starts)]
+    return matrices
+
+
+def open_peer(arch: str, folder: Path) -> Any:
+    kinds = {"dense": peer.SentenceTransformer, "splade": peer.SparseEncoder, "colbert": peer.MultiVectorEncoder}
+    return kinds[arch](str(folder), device="cpu")
+
+
+def assert_same(ours: list[np.ndarray], theirs: list[np.ndarray]) -> None:
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.shape == other.shape and np.abs(one - other).max() <= 2e-5 * np.abs(other).max() + 1e-6
+        assert len(np.unique(one)) > 1  # not the same everywhere
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_published_folder_has_the_vectors_of_sentence_transformers_in_both_directions(
+    name: str, write_layout: Callable[[str], Path], tmp_path: Path
+) -> None:
+    arch, folder = LAYOUTS[name].arch, write_layout(name)
+    result = run_in_process("init", "--model", folder, "--arch", arch, "--output", tmp_path / "ckpt")
+    assert result.code == 0, result.stderr
+    theirs = encode_both(open_peer(arch, folder))
+    assert_same(encode_here(tmp_path / "ckpt"), theirs)
+    target = "pylate" if arch == "colbert" else "sentence-transformers"
+    result = run_in_process("convert", "--input", tmp_path / "ckpt", "--to", target, "--output", tmp_path / "out")
+    assert result.code == 0, result.stderr
+    assert_same(encode_both(open_peer(arch, tmp_path / "out")), theirs)
+    (tmp_path / "out/manifest.json").unlink()  # a folder of another origin
+    again = run_in_process("init", "--model", tmp_path / "out", "--arch", arch, "--output", tmp_path / "again")
+    assert again.code == 0, again.stderr
+    first, second = (package.open_checkpoint(tmp_path / part) for part in ("ckpt", "again"))
+    assert (first.spec, first.input_config) == (second.spec, second.input_config)
+
+
+def change_json(*keys: str, **values: Any) -> Callable[[Path], None]:
+    """A change of values of an object in a JSON file, under some keys."""
+
+    def change(file: Path) -> None:
+        content = json.loads(file.read_text()) if file.exists() else {}
+        part = content
+        for key in keys:
+            part = part[key]
+        part.update(values)
+        file.write_text(json.dumps(content))
+
+    return change
+
+
+CONFIG, DENSE = "config_sentence_transformers.json", "1_Dense/config.json"
+REFUSED = [  # layout, file, its change, the words of the error, and whether --lossy goes on without it
+    ("GTE-ModernColBERT", DENSE, change_json(use_residual=True), "moeir cannot keep use_residual, true", True),
+    ("GTE-ModernColBERT", DENSE, change_json(activation_function=TANH), "maps of its tokens are 8-tanh", False),
+    ("GTE-ModernColBERT", CONFIG, change_json(document_prefix="[MASK]"), r"the token '\[MASK\]'; moeir has '\[Q\] ' and ", True),
+    ("GTE-ModernColBERT", CONFIG, change_json(skiplist_words=["the", "!"]), "documents skip 1 tokens, such as 'the'", True),
+    ("GTE-ModernColBERT", CONFIG, change_json(similarity_fn_name="meanmaxsim"), "moeir cannot keep similarity_fn_name, ", True),
+    ("GTE-ModernColBERT", CONFIG, change_json(token_pooling=2), "moeir cannot keep token_pooling, 2", True),
+    ("LaBSE", "2_Dense/config.json", change_json(module_input_name="token_embeddings"), "moeir cannot keep module_input_name, ", True),
+    ("LaBSE", "2_Dense/config.json", change_json(activation_function="torch.nn.Softmax"), "cannot keep activation_function, ", True),
+    ("LaBSE", "2_Dense/config.json", change_json(bias=False), r"not those that their settings describe \(first: heads.global", False),
+    ("LaBSE", "2_Dense/config.json", change_json(out_features=39), r"shape \[40, 24\]; config.json says \[39, 24\]", False),
+    ("bge", CONFIG, change_json("prompts", sts="[CLS] owl: "), r"prompt '\[CLS\] owl: ' has the special token \[CLS\]", True),
+    ("bge", "sentence_bert_config.json", change_json(modality_config={"message": {}}), "becomes a message of a chat template", True),
+    ("opensearch-neural-sparse", "router_config.json", change_json("types", query_0=f"{SPARSE}.MLMTransformer"), "its module .*MLM", True),
+    ("opensearch-neural-sparse", "router_config.json", change_json("structure", document=["../x"]), "router_config.json: damaged", False),
+    ("opensearch-neural-sparse", "router_config.json", change_json("parameters", route_mappings={"a": 1}), "cannot keep route_map", True),
+    ("opensearch-neural-sparse", "query_0/config.json", change_json(path="idf.json"), "moeir cannot keep path, \"idf.json\"", True),
+    ("opensearch-neural-sparse", "query_0/vocab.txt", Path.unlink, "its vocabulary is not that of", False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("layout", "file", "change", "words", "is_lossy"), REFUSED)
+def test_what_cannot_be_kept_is_an_error_by_name_or_a_warning(
+    layout: str, file: str, change: Callable[[Path], None], words: str, is_lossy: bool,
+    write_layout: Callable[[str], Path], tmp_path: Path, caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    folder = shutil.copytree(write_layout(layout), tmp_path / "folder")
+    change(folder / file)
+    if file.endswith("vocab.txt"):
+        write_tokenizer("modernbert", folder / "query_0")
+    with pytest.raises(ArtifactError, match=words) as caught:
+        build_checkpoint(folder, LAYOUTS[layout].arch, {}, device="meta")
+    message = str(caught.value)
+    assert "\n" not in message and ("moeir init --lossy goes on without it" in message) == is_lossy
+    if is_lossy:
+        build_checkpoint(folder, LAYOUTS[layout].arch, {}, device="meta", lossy=True)
+        assert re.search(f"{words}.*; it is left out", caplog.text)
+
+
+def test_a_dense_module_is_lost_in_another_architecture_only_if_asked(write_layout: Callable[[str], Path], tmp_path: Path) -> None:
+    flags = ("--model", write_layout("LaBSE"), "--arch", "came:shared_layers=1", "--output", tmp_path / "out")
+    refused = run_in_process("init", *flags)
+    assert refused.code == 4 and "moeir cannot keep its module Dense in came" in refused.stderr and not (tmp_path / "out").exists()
+    made = run_in_process("init", *flags, "--lossy")
+    assert made.code == 0 and made.stderr.count("moeir cannot keep its module Dense in came; it is left out") == 1

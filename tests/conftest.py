@@ -1,6 +1,7 @@
 """Fixtures for all tests: toy texts, seeded tiny weights, and the command line, in this process or in a subprocess."""
 
 import functools
+import gc
 import importlib.metadata
 import io
 import os
@@ -26,6 +27,7 @@ hypothesis.settings.load_profile("few")
 importlib.metadata.version = functools.cache(importlib.metadata.version)  # every manifest has versions, and reading one takes a millisecond
 os.fsync = lambda descriptor: None  # no test pulls the plug, and each call takes milliseconds; kills count the calls all the same
 os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+gc.disable()  # until all is imported: modules make a million objects and hardly any garbage, for which a quarter of the time would go
 
 TOY = Path(__file__).parent / "toy"
 DEVICE = Path(__file__).parent / "device"
@@ -128,6 +130,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """`tests/device` sets up its device before torch is imported: run it alone with `pytest tests/device`."""
     requested = [Path(argument.split("::")[0]).resolve() for argument in config.args]
     return True if collection_path == DEVICE and not any(DEVICE in (path, *path.parents) for path in requested) else None
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage from here on, and only among what tests make."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_runtest_setup() -> None:

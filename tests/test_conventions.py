@@ -1,6 +1,7 @@
 """Conventions that can be checked: forbidden calls, places of imports, names, the top level of the tree."""
 
 import ast
+import functools
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -44,11 +45,13 @@ def relative_path(file: Path) -> str:
     return str(file.relative_to(ROOT))
 
 
-TREES = {file: ast.parse(file.read_text(encoding="utf-8")) for file in FILES}
+@functools.cache
+def parse_file(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
 
 
 def nodes(file: Path) -> Iterator[ast.AST]:
-    return ast.walk(TREES[file])
+    return ast.walk(parse_file(file))
 
 
 def faulty_files(find: Callable[[Path], object]) -> dict[str, object]:
@@ -112,9 +115,10 @@ def test_imports_stand_at_the_top_but_for_stages_and_the_gates():
 
 
 def find_undocumented(file: Path) -> list[str]:
-    definitions = [node for node in TREES[file].body if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_")]
+    tree = parse_file(file)
+    definitions = [node for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_")]
     names = [node.name for node in definitions if not ast.get_docstring(node)]
-    return names if (ast.get_docstring(TREES[file]) or "").strip() else ["the module", *names]
+    return names if (ast.get_docstring(tree) or "").strip() else ["the module", *names]
 
 
 def test_modules_and_public_definitions_say_what_they_hold():
@@ -124,7 +128,7 @@ def test_modules_and_public_definitions_say_what_they_hold():
 def test_two_public_definitions_do_not_share_a_name():
     files_by_name: dict[str, list[str]] = {}
     for file in FILES:
-        for node in TREES[file].body:
+        for node in parse_file(file).body:
             if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
                 files_by_name.setdefault(node.name, []).append(relative_path(file))
     shared = {name: files for name, files in files_by_name.items() if len(files) > 1}

@@ -141,7 +141,10 @@ def pytest_collection_finish() -> None:
 def pytest_runtest_setup() -> None:
     """Seed torch, so that a test does not depend on earlier ones."""
     if "torch" in sys.modules:
-        sys.modules["torch"].manual_seed(0)
+        torch = sys.modules["torch"]
+        # without a device manual_seed would only note who called it, in a millisecond, for each kind that there might be
+        seed = torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed
+        seed(0)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

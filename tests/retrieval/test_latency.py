@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from moeir.errors import UsageError
-from moeir.indexes import postings  # noqa: F401 - sets the threading layer of numba
+from moeir.kernels import numba_cache  # noqa: F401 - counts the seconds of compiling, and sets the threading layer
 from moeir.retrieval import latency
 
 

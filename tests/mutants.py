@@ -63,7 +63,8 @@ HELP = "test_cli.py::test_help_pages_are_as_reviewed"  # which show the defaults
 LIMITS = "test_cli.py::test_limits_of_settings_are_as_reviewed"
 OPTIONS = "test_docs.py::test_the_pages_about_the_program_are_the_programs"  # which show the options of variants and their defaults
 HAVE_OPTIONS = ("architectures/", "export_targets/", "formats/", "indexes/", "fusion/formulas", "training/objectives")
-NEVER = ("tests/device/", "tests/examples/", "tests/stages/", "tests/test_")  # other machines, whole programs, tests of the whole tree
+ELSEWHERE = ("tests/device/", "tests/examples/")  # for other machines, or hours
+NEVER = (*ELSEWHERE, "tests/stages/", "tests/test_")  # whole programs, tests of the whole tree
 
 SWAPPED = {"min": "max", "amin": "amax", "minimum": "maximum", "argmin": "argmax", "mean": "sum", "any": "all", "floor": "ceil"}
 SWAPPED |= {after: before for before, after in SWAPPED.items()}
@@ -170,21 +171,32 @@ def choose(count: int, seed: int, packages: Sequence[str] = PACKAGES) -> dict[st
 
 
 def tests_of(module: str) -> tuple[list[str], list[str]]:
-    """What can kill a mutant of moeir/PACKAGE/NAME.py: examples, tests of its name, MORE_TESTS; others of its package or that import it."""
-    path = Path(module).relative_to("moeir").with_suffix("").as_posix()
+    """What can kill a mutant of moeir/PACKAGE/NAME.py: `named_tests`; others of its package, that import or run it, or are of importers."""
     package, name = ".".join(Path(module).parts[:-1]), Path(module).stem
     imports = re.compile(rf"{re.escape(package)}\.{name}\b|from {re.escape(package)} import [^\n]*\b{name}\b")
-    files = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "tests").glob("**/test_*.py"))]
+    patterns = "tests/**/test_*.py", "moeir/**/*.py"
+    files, sources = ([path.relative_to(ROOT).as_posix() for path in sorted(ROOT.glob(pattern))] for pattern in patterns)
+    named = named_tests(module, files)
+    others = [file for file in files if not file.startswith(NEVER) and imports.search((ROOT / file).read_text())]
+    if module.startswith("moeir/stages/"):  # its command and a flag
+        command = f'"{name.replace("_", "-")}", "-'
+        others += [file for file in files if not file.startswith(ELSEWHERE) and command in (ROOT / file).read_text()]
+    elif module.count("/") > 1:  # what is reached by its package
+        others += [file for file in files if file.startswith(f"tests/{Path(module).parts[1]}/")]
+    importers = [source for source in sources if source != module and imports.search((ROOT / source).read_text())]
+    others += [test for source in importers for test in named_tests(source, files) if "::" not in test]
+    return named, [file for file in dict.fromkeys(others) if file not in named]
+
+
+def named_tests(module: str, files: Sequence[str]) -> list[str]:
+    """The examples of a module, the tests of its name, MORE_TESTS, and the pages that show its options."""
+    path = Path(module).relative_to("moeir").with_suffix("").as_posix()
     of_stages = path.startswith("stages/")
     pages = {HELP: of_stages, LIMITS: of_stages, OPTIONS: path.startswith(HAVE_OPTIONS)}
     more = [*MORE_TESTS.get(path, "").split(), *(page for page, shows_it in pages.items() if shows_it)]
-    prefixes = [f"tests/{Path(path).parent / f'test_{name}'}", *(f"tests/{prefix}" for prefix in more)]
+    prefixes = [f"tests/{Path(path).parent / f'test_{Path(path).name}'}", *(f"tests/{prefix}" for prefix in more)]
     named = [module] if ">>>" in (ROOT / module).read_text() else []
-    named += [file for file in files if file.startswith(tuple(prefixes))] + [prefix for prefix in prefixes if "::" in prefix]
-    others = [file for file in files if not file.startswith(NEVER) and imports.search((ROOT / file).read_text())]
-    if "/" in path and not path.startswith("stages/"):  # what is reached by its package
-        others += [file for file in files if file.startswith(f"tests/{path.split('/')[0]}/")]
-    return named, [file for file in dict.fromkeys(others) if file not in named]
+    return named + [file for file in files if file.startswith(tuple(prefixes))] + [prefix for prefix in prefixes if "::" in prefix]
 
 
 class Copy:

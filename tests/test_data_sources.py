@@ -247,6 +247,7 @@ def test_a_split_may_be_named_twice_alike(beir):
 def test_a_folder_with_a_mark_in_its_name_is_found_beside_one_without_it(beir, moeir):
     shutil.copytree(beir, "a#b")
     Path("a").mkdir()
+    assert data_sources.split_folder("a#b") == ("a#b", None)
     assert data_sources.split_judged("a#b/queries.jsonl.gz#a#b/qrels/test.tsv") == ("a#b/queries.jsonl.gz", "a#b/qrels/test.tsv")
     with pytest.raises(UsageError, match="expected the judgements after #"):
         data_sources.split_judged("beir/corpus.jsonl#")

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 def count_truncation(sizes: Iterable[int], limit: int) -> Counter[str]:
     """Texts and tokens of texts of `sizes` tokens, how many texts are longer than `limit` (`cut`), and how many tokens lie beyond (`lost`).
 
-    >>> dict(count_truncation([3, 10], 8))
-    {'texts': 2, 'tokens': 13, 'cut': 1, 'lost': 2}
+    >>> dict(count_truncation([3, 8, 10], 8))
+    {'texts': 3, 'tokens': 21, 'cut': 1, 'lost': 2}
     """
     sizes = list(sizes)
     beyond = [size - limit for size in sizes if size > limit]

@@ -90,8 +90,10 @@ def test_lengths_follow_the_positions_unless_said(tiny_model):
 
 def test_a_checkpoint_takes_other_options_without_training(tiny_model_with_head, tmp_path):
     before = build_and_save(tiny_model_with_head, SPECS[0], tmp_path / "here")
-    after = build_checkpoint(tmp_path / "here", "came:local_scale=3,pooling=mean", {"query_prefix": ""})
-    assert after.architecture.scales == {"lexical": 1.0, "local": 3.0, "global": 20.0}
+    after = build_checkpoint(tmp_path / "here", "came:local_scale=1e6,pooling=mean", {"query_prefix": ""})
+    assert after.architecture.scales == {"lexical": 1.0, "local": 1e6, "global": 20.0}
+    with pytest.raises(UsageError, match=r"the scale of the local expert's scores is 1\.5e\+06; expected 0 to 1e\+06"):
+        build_checkpoint(tmp_path / "here", "came:local_scale=1.5e6", {})
     assert after.input_config.query_prefix == "" and after.input_config.document_prefix == RULES["document_prefix"]
     assert variants.resolve_spec("architectures", after.spec)[1]["normalise"] is True  # options not given stay
     weights, reopened = before.architecture.state_dict(), after.architecture.state_dict()

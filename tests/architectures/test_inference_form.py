@@ -21,6 +21,12 @@ needs_int8 = pytest.mark.skipif(not supports_int8(), reason="this processor has 
 needs_bfloat16 = pytest.mark.skipif(not supports_packing(torch.bfloat16), reason="this processor has no packed products of bfloat16")
 
 
+def test_products_are_packed_in_the_dtypes_that_the_processor_has():
+    has_bfloat16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    supported = [supports_packing(dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16)]
+    assert supported == [torch.backends.mkldnn.is_available(), has_bfloat16, False]
+
+
 @needs_packing
 @pytest.mark.parametrize("spec", [*SPECS, *OTHERS])
 def test_scores_are_those_of_the_plain_form(tiny_model_with_head, spec):

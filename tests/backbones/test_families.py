@@ -1,6 +1,8 @@
 """Every family gives the numbers of `transformers`, and its files survive the way there and back."""
 
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -91,6 +93,15 @@ def test_a_discriminator_of_electra_brings_no_vocabulary_head(tmp_path):
     transformers.ElectraForPreTraining(config).save_pretrained(tmp_path)
     assert "discriminator_predictions.dense.weight" in load_file(tmp_path / "model.safetensors")
     assert not weights_io.has_vocabulary_head(tmp_path) and weights_io.read_encoder(tmp_path, vocabulary_head=None).vocabulary_head is None
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "xlm-roberta", "electra", "distilbert", "modernbert"])
+def test_what_a_config_leaves_out_has_the_value_of_transformers(name):
+    config = transformers.AutoConfig.for_model(name).to_dict()
+    parse = weights_io.import_family(config, Path()).parse_config
+    for key in config:
+        with suppress(KeyError):  # a size
+            assert parse({other: config[other] for other in config if other != key}) == parse(config), key
 
 
 @torch.no_grad()

@@ -137,10 +137,10 @@ def test_leaked_queries_are_those_of_the_same_id_or_text(tmp_path: Path, moeir: 
 
 def test_a_copied_run_has_each_document_once(tmp_path: Path, moeir: Moeir) -> None:
     run = tmp_path / "dev.trec"
-    run.write_text("q1 Q0 owl 1 3 t\nq1 Q0 cat 2 2 t\nq1 Q0 owl 3 1 t\nq1\tQ0\tbat\t4\t0.5\tt\nq2 Q0 owl 1 inf t\n")
+    run.write_text("q1 Q0 owl 1 3 t\nq1 Q0 cat 2 2 t\nq1 Q0 owl 3 1 t\nq1\tQ0\tbat\t4\t2\tt\nq2 Q0 owl 1 inf t\n")
     result = moeir("check", "--run", run, "--fix", tmp_path / "mended", "--form", "json")
     assert [row[:2] for row in rows(result)] == [[f"{run}:3", "duplicate"], [f"{run}:5", "faulty-line"]]
-    copy = "q1 Q0 owl 1 3 t\nq1 Q0 cat 2 2 t\nq1\tQ0\tbat\t4\t0.5\tt\nq2 Q0 owl 1 inf t\n"
+    copy = "q1 Q0 owl 1 3 t\nq1 Q0 cat 2 2 t\nq1\tQ0\tbat\t4\t2\tt\nq2 Q0 owl 1 inf t\n"
     assert (tmp_path / "mended" / "dev.trec").read_text() == copy
     assert f"; copies without duplicates and wrong encodings are in {tmp_path / 'mended'}" in result.stderr
 

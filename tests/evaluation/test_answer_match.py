@@ -87,9 +87,9 @@ def test_a_question_without_answers_is_refused():
 
 @pytest.fixture
 def corpus(tmp_path):
-    """Titles hold every answer, and count nothing."""
+    """Titles hold every answer, and count nothing; one document is empty."""
     texts = {"a": "owl", "b": "a bat", "c": "no bird", "d": "Owl and bat", "unread": ""}
-    lines = [json.dumps({"_id": name, "title": "owl bat cat", "text": text}) for name, text in texts.items()]
+    lines = [json.dumps({"_id": name, "title": "owl bat cat" if text else "", "text": text}) for name, text in texts.items()]
     (tmp_path / "corpus.jsonl").write_text("\n".join(lines))
     return tmp_path / "corpus.jsonl"
 

@@ -4,12 +4,12 @@ from moeir.evaluation import tables
 
 
 def test_numbers_stand_to_the_right_and_words_to_the_left():
-    rows = [["bm25", 0.5, "-", 3], ["came", 0.25, "<0.001", 12], ["日本", 1.0, "0.5", 7]]
+    rows = [["bm25", 0.5, "-", 3], ["2025", 0.25, "<0.001", 12], ["日本", 1.0, "0.5", 7]]
     assert tables.format_table(["system", "RR@10", "p", "n"], rows).splitlines() == [
         "system   RR@10       p   n",
         "------  ------  ------  --",
         "bm25    0.5000       -   3",
-        "came    0.2500  <0.001  12",
+        "2025    0.2500  <0.001  12",
         "日本    1.0000     0.5   7",
     ]
 

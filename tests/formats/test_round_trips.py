@@ -1,6 +1,7 @@
 """Every format of a kind into another and back gives the same bytes."""
 
 import json
+import re
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -20,17 +21,24 @@ def file_contents(path: Path) -> dict[str, bytes]:
 
 
 def convert_file(moeir: Moeir, source: Path, to: str, output: Path, *flags: object) -> Path:
+    return convert_and_count(moeir, source, to, output, *flags)[0]
+
+
+def convert_and_count(moeir: Moeir, source: Path, to: str, output: Path, *flags: object) -> tuple[Path, str]:
+    """What is written, and how many records that are."""
     result = moeir("convert", "--input", source, "--to", to, "--output", output, *flags)
     assert result.code == 0, result.stderr
     assert variants.bind_variant("formats", to)().is_folder == output.is_dir()
-    return output
+    return output, re.findall(r": (\S+) records?, from ", result.stderr)[-1]
 
 
 def check_round_trips(moeir: Moeir, first: Path, formats: tuple[str, ...], folder: Path, *flags: object, suffix: str = "") -> None:
     """Convert `first` into every format, then each format into the next one and back."""
-    by_format = {
-        format_: convert_file(moeir, first, format_, folder / f"{number}{suffix}", *flags) for number, format_ in enumerate(formats)
-    }
+    by_format, counts = {}, set()
+    for number, format_ in enumerate(formats):
+        by_format[format_], count = convert_and_count(moeir, first, format_, folder / f"{number}{suffix}", *flags)
+        counts |= set() if format_ in ("pairs", "triplets") else {count}  # those count passages
+    assert len(counts) == 1
     for number, (format_, other) in enumerate(pairwise((*formats, formats[0]))):
         converted_path = convert_file(moeir, by_format[format_], other, folder / f"there{number}{suffix}", "--from", format_, *flags)
         back_path = convert_file(moeir, converted_path, format_, folder / f"back{number}{suffix}", "--from", other, *flags)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from moeir.heads import mlm_head
-from moeir.pretraining.base import scale_heads
+from moeir.pretraining.base import MAX_EXCESS, scale_heads
 from moeir.pretraining.cotmae import Cotmae
 from moeir.pretraining.mote import Mote
 from tests.pretraining.toy_models import BERT, architecture, batch, objective
@@ -40,6 +40,10 @@ def test_a_head_fitted_for_sparse_weights_starts_no_worse_than_equal_logits(kind
     scale_heads(model.train(), batch(kind.context))
     assert model.training
     assert max(mlm_losses(model.eval(), kind).values()) < uniform + 0.1
+    for head in {model.architecture.encoder_for(side).vocabulary_head for side in ("query", "document")}:
+        for part in (head.norm.weight, head.norm.bias, head.bias):
+            part.data.mul_(2**0.5)
+    assert max(mlm_losses(model, kind).values()) > uniform + MAX_EXCESS  # the next larger factor is too large
     assert caplog.text.count("above that of equal logits, 3.69: logits of the vocabulary head are scaled by") == 1 + ("encoders" in options)
 
 

@@ -265,7 +265,7 @@ def test_what_cannot_be_calibrated_is_refused(
     for file in calibrated.iterdir():
         (tmp_path / "damaged" / file.name).write_bytes(file.read_bytes())
     metadata = json.loads((calibrated / "moeir.json").read_text())
-    for calibration in ({"lexical": 1.0}, {**metadata["calibration"], "local": 0}, {**metadata["calibration"], "local": "1"}, [1, 2, 3]):
+    for calibration in ({"lexical": 1.0}, *(metadata["calibration"] | {"local": local} for local in (0, 1.5e6, "1")), [1, 2, 3]):
         (tmp_path / "damaged" / "moeir.json").write_text(json.dumps(metadata | {"calibration": calibration}))
         with pytest.raises(ArtifactError, match="damaged: not what moeir writes"):  # type: ignore[attr-defined]
             open_checkpoint(tmp_path / "damaged")

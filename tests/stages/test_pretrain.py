@@ -131,7 +131,7 @@ def test_the_objective_mote_trains_the_architecture_mote_and_no_other(room, tmp_
 
 
 def test_the_loss_on_held_out_documents_is_measured_at_intervals_and_the_same_after_a_kill(room, tmp_path, tiny_model_with_head):
-    flags = ("--steps", 4, "--held-out", 0.4, "--evaluate-every", 2, "--draw", "spans")
+    flags = ("--steps", 4, "--held-out", 0.4, "--evaluate-every", 2, "--log-every", 100, "--draw", "spans")
     whole = run_moeir(*make_command(room, tiny_model_with_head, "cotmae", tmp_path / "whole", *flags))
     lines = read_metrics(tmp_path / "whole")
     assert [line["step"] for line in lines if "dev.loss" in line] == [2, 4]

@@ -40,7 +40,7 @@ def command(toy, examples, tiny_model_with_head):
 def test_a_checkpoint_on_the_way_opens_like_any_other_and_changes_nothing(stage, command, toy, tmp_path):
     result = run_moeir(*command(stage, tmp_path / "plain"))
     assert "-step-" not in result.stderr
-    result = run_moeir(*command(stage, tmp_path / "model", "--checkpoint-every", 2))
+    result = run_moeir(*command(stage, tmp_path / "model", "--checkpoint-every", 2, "--log-every", 100))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "model-step-2", "model-step-4", "plain"]
     whole = (tmp_path / "model" / "model.safetensors").read_bytes()
     assert whole == (tmp_path / "plain" / "model.safetensors").read_bytes()

@@ -237,10 +237,10 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_a_head_file_that_is_not_one_is_refused(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_head_file_that_is_not_one_is_refused(case: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     damage, words = WRONG[case]
-    damage(write_folder(tmp_path / "bge") / HEAD_FILES[1])
+    damage(shutil.copytree(folder, tmp_path / "bge") / HEAD_FILES[1])
     with pytest.raises(ArtifactError, match=words):
         build_checkpoint(tmp_path / "bge", "bge-m3", {})
     assert not (tmp_path / "opened").exists()

@@ -36,6 +36,7 @@ KINDS = {
     "taser:routing=token,gates=per_layer,gradient=full,every=1": BALANCED,
     "sbmoe:experts=3": BALANCED,
     "sbmoe:experts=3,gate=random": "contrastive",
+    "bge-m3:fresh_heads=true": "self-distillation:start=1,block=2",
     "cross-encoder": "lce",
 }
 ROUTED = "taser:routing=token,every=1"

@@ -1,7 +1,7 @@
 """Usage of the experts of a router, accumulated over batches."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self, TypeAlias
 
 import numpy as np
@@ -35,12 +35,8 @@ class RouterUsage:
         return cls(np.bincount(chosen, minlength=probabilities.shape[1]), probabilities.sum(0, dtype=np.float64), texts, top_k)
 
     def __add__(self, other: Self) -> Self:
-        return replace(
-            self,
-            counts=self.counts + other.counts,
-            probability_sum=self.probability_sum + other.probability_sum,
-            texts=self.texts + other.texts,
-        )
+        texts, chances = self.texts + other.texts, self.probability_sum + other.probability_sum
+        return type(self)(self.counts + other.counts, chances, texts, self.top_k)
 
     @property
     def decisions(self) -> int:

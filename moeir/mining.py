@@ -1,5 +1,6 @@
 """Mine negatives from runs and judgements, each with its provenance: every run that retrieved it."""
 
+import math
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ class MiningCounts:
     with_grades: int = 0
     with_answers: int = 0
     twins: int = 0
+    near_positives: int = 0
+    unfiltered: int = 0  # queries with an example, of which no positive has a score to compare with
 
 
 def band(hits: Sequence[str], positives: Collection[str], *, first: int = 0, last: int = 200) -> list[str]:
@@ -80,6 +83,29 @@ def select_candidates(runs: Mapping[str, Run], qrels: Qrels, select: NegativeSel
     return selected_runs
 
 
+def find_near_positives(
+    runs: Sequence[Run], qrels: Qrels, positive_grade: int = 1, margin: float | None = None, relative_margin: float | None = None
+) -> dict[str, set[str]]:
+    """For each query the documents that are likely relevant, as by one of the runs they score too near to a positive: above its score
+    minus `margin`, or not below its score minus the part `relative_margin` of its size (Moreira et al. 2024, TopK-PercPos). Of several
+    positives the lowest counts. Queries of which no run scores a positive are left out.
+
+    >>> find_near_positives([Run.from_hits({"q": {"a": 10.0, "b": 9.5, "c": 9.0}})], {"q": {"a": 1}}, relative_margin=0.05)["q"] - {"a"}
+    {'b'}
+    """
+    near: dict[str, set[str]] = {}
+    for query, grades in qrels.items():
+        positives = set(_find_positives(grades, positive_grade))
+        for hits in (run.hits(query) for run in runs):
+            lowest = min((score for document, score in hits if document in positives), default=None)
+            if lowest is None:
+                continue
+            bound = math.inf if margin is None else lowest - margin
+            relative_bound = math.inf if relative_margin is None else lowest - relative_margin * abs(lowest)
+            near.setdefault(query, set()).update(document for document, score in hits if score > bound or score >= relative_bound)
+    return near
+
+
 def mine_negatives(
     runs: Mapping[str, Run],
     qrels: Qrels,
@@ -121,6 +147,7 @@ def mine_negatives(
                 counts.without_negatives += 1
                 continue
             counts.mined += 1
+            counts.unfiltered += "near_positives" in excluded and query not in excluded["near_positives"]
             negatives = {document: negatives[document] for document in _sample(list(negatives), keep, f"{seed} {query}")}
             yield Example(query, tuple(positives), tuple(negatives), tuple(negatives.values()))
 

@@ -1,6 +1,8 @@
 from functools import partial
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from moeir import mining
 from moeir.records.examples import Example, Provenance
@@ -93,3 +95,46 @@ def test_a_sample_of_the_candidates_is_kept_in_their_order_by_seed():
     by_document = dict(zip(whole.negative_ids, whole.provenance))
     assert all(example.provenance == tuple(by_document[document] for document in example.negative_ids) for example in examples)
     assert kept(3, 7, qrels)["q1"] == whole
+
+
+def likely_relevant(hits, positives, margin, relative_margin):
+    """Documents near to a positive, by a loop over pairs."""
+    near = set()
+    for document, score in hits.items():
+        for positive in positives & hits.keys():
+            if margin is not None and score > hits[positive] - margin:
+                near.add(document)
+            size = hits[positive] if hits[positive] >= 0 else -hits[positive]
+            if relative_margin is not None and not score < hits[positive] - relative_margin * size:
+                near.add(document)
+    return near
+
+
+@given(
+    st.lists(st.dictionaries(st.sampled_from("abcdefg"), st.integers(-16, 16).map(lambda number: number / 4)), min_size=1, max_size=3),
+    st.sets(st.sampled_from("abcdefg"), min_size=1, max_size=3),
+    st.none() | st.sampled_from([0.0, 0.25, 2.0]),
+    st.none() | st.sampled_from([0.0, 0.25, 1.0]),
+)
+def test_documents_near_to_a_positive_are_those_of_a_loop(lists, positives, margin, relative_margin):
+    runs = [Run.from_hits({"q": hits}) for hits in lists]
+    near = mining.find_near_positives(runs, {"q": dict.fromkeys(positives, 1)}, margin=margin, relative_margin=relative_margin)
+    if not any(positives & hits.keys() for hits in lists):
+        assert near == {}
+    else:
+        assert near == {"q": set().union(*(likely_relevant(hits, positives, margin, relative_margin) for hits in lists))}
+
+
+@pytest.mark.parametrize(("positive", "dropped", "kept"), [(10.0, 9.5, 9.25), (-10.0, -10.5, -10.75)])
+def test_a_relative_bound_lies_below_the_positive_whatever_its_sign(positive, dropped, kept):
+    near = mining.find_near_positives(
+        [Run.from_hits({"q": {"p": positive, "x": dropped, "y": kept}})], {"q": {"p": 1}}, relative_margin=0.05
+    )
+    assert near["q"] - {"p"} == {"x"}
+
+
+def test_an_example_without_a_score_of_its_positives_is_unfiltered_and_counted():
+    tally, excluded = mining.MiningCounts(), {"near_positives": {"q1": {"b", "c"}}}
+    examples = list(mining.mine_negatives(RUNS, {"q1": {"a": 1}, "q2": {"z": 1}}, mining.band, tally, excluded=excluded))
+    assert [(example.query_id, example.negative_ids) for example in examples] == [("q1", ("d",)), ("q2", ("a",))]
+    assert tally == mining.MiningCounts(mined=2, without_positives=1, near_positives=2, unfiltered=1)

@@ -20,6 +20,7 @@ EXCLUDED = {
     "with_grades": "are judged better than --negative-grade",
     "twins": "have the text of a positive",
     "with_answers": "contain an answer",
+    "near_positives": "score too near to a positive",
 }
 SKIPPED = ("without_positives", "without_hits", "without_negatives")
 
@@ -43,6 +44,18 @@ class MineNegatives(Stage):
     )
     keep_own_document: bool = option(
         "Let the document with the id of a query, or its text with --queries and --corpus, be its negative.", False
+    )
+    margin: float | None = option(
+        "Drop candidates that score above the lowest positive of the query minus this.", None, minimum=0, aliases=("--absolute-margin",)
+    )
+    relative_margin: float | None = option(
+        "Drop candidates that do not score below the lowest positive by this part of its score, as 0.05.", None, minimum=0, maximum=1
+    )
+    teacher: Path | None = input_field(
+        "run",
+        "Run whose scores --margin and --relative-margin compare, as rerank --no-rest writes it [default: each --run its own].",
+        None,
+        needs=("margin or relative_margin",),
     )
     exclude_answers: Path | None = input_field(
         "texts", "Questions with answers: documents that contain an answer are excluded from the negatives.", None, needs=("corpus",)
@@ -70,19 +83,27 @@ class MineNegatives(Stage):
         skipped = ", ".join(f"{counts[reason]:,} {reason.replace('_', ' ')}" for reason in SKIPPED)
         excluded = ", ".join(f"{counts[reason]:,} {words}" for reason, words in EXCLUDED.items() if counts[reason])
         figure = f"{format_count(counts['mined'], 'example')}; skipped queries: {skipped}"
-        return f"{figure}; documents that are no negatives: {excluded}" if excluded else figure
+        figure += f"; documents that are no negatives: {excluded}" if excluded else ""
+        unfiltered = f"{counts['unfiltered']:,} examples keep all candidates, as no positive of theirs has a score to compare with"
+        return f"{figure}; {unfiltered}" if counts["unfiltered"] else figure
 
     def next_command(self) -> str:
         return "finetune --model CHECKPOINT --train OUTPUT --queries QUERIES --corpus CORPUS --output finetuned"
 
     def work(self) -> Counts:
         from moeir import mining
-        from moeir.records import examples, qrels
+        from moeir.records import examples, qrels, runs
 
         counts = mining.MiningCounts()
         expert_runs = read_runs(self.run)
         grades, select = qrels.read_qrels(self.qrels), variants.bind_variant("mining", self.method)
         excluded = {} if self.corpus is None else self._find_twins(grades, self.corpus)
+        if self.margin is not None or self.relative_margin is not None:
+            judges = list(expert_runs.values()) if self.teacher is None else [runs.read_run(self.teacher)]
+            near = mining.find_near_positives(judges, grades, self.positive_grade, self.margin, self.relative_margin)
+            excluded["near_positives"] = near
+            if not near:
+                raise DataError(f"{self.teacher or run_paths(self.run)[0]}: has no positive of {self.qrels}; do the ids agree?")
         if self.exclude_answers is not None:
             candidates = mining.select_candidates(expert_runs, grades, select, positive_grade=self.positive_grade)
             excluded["with_answers"] = self._find_documents_with_answers(candidates)

@@ -58,9 +58,40 @@ def test_texts_of_a_positive_and_of_the_query_are_no_negatives(mine: Callable[..
     assert mine("--corpus", "corpus.jsonl", "--queries", "queries.tsv", "--keep-own-document")[0] == ["q1", "asked", "cat"]
 
 
+def test_candidates_too_near_to_a_positive_are_dropped_by_the_run_or_a_teacher(
+    mine: Callable[..., tuple[list[str], str]], moeir: Moeir
+) -> None:
+    """The run scores owl (the positive), twin, q1, asked, cat and hen 8 to 3."""
+    Path("teacher.trec").write_text(
+        "".join(f"q1 Q0 {name} 1 {score} ce\n" for name, score in (("owl", -1), ("hen", 9), ("twin", -1.01), ("cat", -3)))
+    )
+    negatives, log = mine("--positive-grade", 2, "--margin", 1.5)
+    assert negatives == ["asked", "cat"] and "1 score too near to a positive" in log
+    assert mine("--positive-grade", 2, "--relative-margin", 0.375)[0] == ["cat"]  # below 5
+    negatives, log = mine("--positive-grade", 2, "--relative-margin", 0.05, "--teacher", "teacher.trec")
+    assert negatives == ["asked", "cat"] and "2 score too near" in log and "keep all candidates" not in log
+    Path("qrels").write_text("q1 0 asked 1\nq2 0 owl 1\n")
+    with open("run.trec", "a") as run:
+        run.write("q2 Q0 cat 1 1 bm25\nq2 Q0 owl 2 0 bm25\n")
+    flags = ("mine-negatives", "--run", "run.trec", "--qrels", "qrels", "--output", "-", "--margin")
+    result = moeir(*flags, 0)
+    assert "1 without negatives" in result.stderr and json.loads(result.stdout)["query_id"] == "q1"
+    with open("teacher.trec", "a") as run:
+        run.write("q2 Q0 owl 1 1 ce\n")
+    assert (
+        "1 examples keep all candidates, as no positive of theirs has a score to compare with"
+        in moeir(*flags, 0, "--teacher", "teacher.trec").stderr
+    )
+    Path("teacher.trec").write_text("q7 Q0 owl 1 1 ce\n")
+    result = moeir(*flags, 0, "--teacher", "teacher.trec")
+    assert result.code == 3 and "teacher.trec: has no positive of qrels; do the ids agree?" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
+        (("--teacher", "run.trec"), "--teacher needs --margin or --relative-margin"),
+        (("--relative-margin", 1.5), "--relative-margin 1.5: expected 0 to 1"),
         (("--negative-grade", 1), "--negative-grade 1: expected less than --positive-grade 1"),
         (("--queries", "queries.tsv"), "--queries needs --corpus"),
         (("--corpus", "-"), "--corpus -: is read more than once, and a pipe can be read once; name a file"),

@@ -15,6 +15,7 @@ from moeir.backbones.layers import RotaryAttention, TopKFeedForward
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.backbones.transformers_encoder import TransformersEmbeddings, TransformersLayer
 from moeir.errors import UsageError
+from moeir.heads.pooling import PoolingHead
 from moeir.mixtures.embedding import EmbeddingMixture
 from moeir.mixtures.feedforward import LEARNED_ROUTINGS, RoutedFeedForward, find_routers
 from moeir.parsing import check_choice
@@ -108,6 +109,7 @@ class Architecture(nn.Module):
         self.mixture: EmbeddingMixture | None = None  # a block of experts over the global vector
         self.scales: dict[str, float] = {}
         self.fusion_weights: dict[str, float] = {}  # of the experts' scores in search, unless a calibration has others; not in training
+        self.dimension: int | None = None  # of the dense expert's vectors, if it is less than all that the head gives
         self.token_experts: tuple[str, ...] = ()  # those that read the tokens of a query alone, without the encoder
         self.summed_experts: dict[str, tuple[str, ...]] = {}  # scores that are trained as one, each with its experts
         self.own_terms: tuple[str, ...] = ()  # experts whose terms are the tokens of a text
@@ -139,7 +141,31 @@ class Architecture(nn.Module):
         if expert == "global" and self.mixture is not None:
             assert isinstance(representation, Dense)
             representation = Dense(self.mixture(representation.vectors, tokens))
+        if isinstance(representation, Dense) and self.dimension is not None:
+            representation = representation.truncate(self.dimension, normalise=expert in self.normalised_experts)
         return representation
+
+    @property
+    def normalised_experts(self) -> list[str]:
+        """The experts with one normalised vector per text, whose score is a cosine (times a scale)."""
+        is_refined = self.mixture is not None and self.mixture.normalise
+        heads = {name for name, head in self.heads.items() if isinstance(head, PoolingHead) and head.normalise}
+        return [name for name in self.heads if name in heads or (name == "global" and is_refined)]
+
+    @property
+    def full_width(self) -> int:
+        """D of the dense expert's whole vectors, in an architecture with the option `dimension`."""
+        head = self.heads["global"]
+        maps = head.projections if isinstance(head, PoolingHead) else ()
+        return int(maps[-1].linear.out_features) if maps else self.encoder.config.hidden
+
+    def set_dimension(self, dimension: int | None) -> None:
+        """Cut the dense expert's vectors to their first `dimension` numbers; None for all."""
+        if dimension is not None and "global" not in self.heads:
+            raise UsageError(f"dimension={dimension}: there is no dense expert, whose vectors it would cut; leave it out")
+        if dimension is not None and not 1 <= dimension <= self.full_width:
+            raise UsageError(f"dimension={dimension}: expected 1 to {self.full_width}, the width of the vectors")
+        self.dimension = dimension
 
     def encoder_for(self, side: str) -> Encoder:
         """The encoder that reads a side."""

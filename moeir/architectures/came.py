@@ -25,10 +25,10 @@ class Came(Architecture):
     The shared layers can hold routed feed-forward experts (`routing=role` makes them textual experts, `routed_every=0` puts them in every
     shared layer), and the global expert can have a gated block over its vector (`global_experts=6`).
     `experts`: some of lexical+local+global. `embeddings`: shared or private (with shared_layers=0). `lexical_queries`: encoder, or tokens
-    (a learned weight for each token of the vocabulary: no tower reads a query). `pooling`: cls or mean. `normalise` is of the global
-    expert, `local_normalise` of the local one: finetune sets global_scale to 20 with normalise=true, unless it is set (--temperature), and
-    never local_scale. `routing`: shared, role, sequence or token. Further options of an expert or a router are those of an architecture
-    of its own: splade, colbert, taser, sbmoe.
+    (a learned weight for each token of the vocabulary: no tower reads a query). `pooling`: cls or mean. `normalise` and `dimension` (as
+    for dense) are of the global expert, `local_normalise` of the local one: finetune sets global_scale to 20 with normalise=true, unless
+    it is set (--temperature), and never local_scale. `routing`: shared, role, sequence or token. Further options of an expert or a router
+    are those of an architecture of its own: splade, colbert, taser, sbmoe.
     """
 
     is_hf_compatible = False
@@ -48,6 +48,7 @@ class Came(Architecture):
         augmentation: bool = False,
         pooling: str = "cls",
         normalise: bool = False,
+        dimension: int | None = None,
         lexical_scale: float = 1.0,
         local_scale: float = 1.0,
         global_scale: float = 1.0,
@@ -81,6 +82,7 @@ class Came(Architecture):
             self.mixture = EmbeddingMixture(encoder.config.hidden, experts=global_experts)
         scales = {"lexical": lexical_scale, "local": local_scale, "global": global_scale}
         self.scales = {name: scales[name] for name in experts}
+        self.set_dimension(dimension)
         self.token_experts = ("lexical",) if lexical_queries == "tokens" else ()
         self.enable_markers(markers, augmentation)
 

@@ -256,7 +256,7 @@ class RetrievalModel:
         if variants.parse_spec(self.spec).name == "dense" and self.architecture.document_encoder is None:
             head = self.architecture.heads["global"]
             assert isinstance(head, PoolingHead)
-            write_dense_files(folder, self.input_config, self.architecture.encoder.config.hidden, head)
+            write_dense_files(folder, self.input_config, self.architecture.encoder.config.hidden, head, self.architecture.dimension)
         kinds, scales = self.architecture.representation_kinds, self.architecture.scales
         metadata = {
             "format": FORMAT_VERSION,

@@ -12,7 +12,8 @@ class Dense(Architecture):
     `head` keeps the vocabulary head, for pre-training. `encoders`: siamese or separate. `pooling`: cls, mean, last, max, weighted_mean or
     mean_sqrt_len, with pool_prefix=false without the tokens of the prefix. `projections`: widths of linear maps of the pooled vector, with
     bias and activation if they have them (3072+768, 512-bias-tanh). `normalise` makes the inner product a cosine; `scale` multiplies the
-    scores (finetune makes it 20 with normalise=true, unless it is set: --temperature).
+    scores (finetune makes it 20 with normalise=true, unless it is set: --temperature). `dimension`: vectors are their first numbers only,
+    normalised again with normalise=true (init --dimension; finetune --matryoshka trains for it).
     """
 
     def __init__(
@@ -25,6 +26,7 @@ class Dense(Architecture):
         normalise: bool = False,
         pool_prefix: bool = True,
         projections: tuple[str, ...] = (),
+        dimension: int | None = None,
         scale: float = 1.0,
         head: bool = False,
     ) -> None:
@@ -36,3 +38,4 @@ class Dense(Architecture):
         options = {"pooling": pooling, "normalise": normalise, "pool_prefix": pool_prefix}
         self.heads["global"] = PoolingHead(hidden=encoder.config.hidden, projections=projections, **options)
         self.scales = {"global": scale}
+        self.set_dimension(dimension)

@@ -117,6 +117,13 @@ def is_cross_encoder(model: Path, arch: str | None) -> bool:
     return is_pair_model
 
 
+def add_option(model: Path, arch: str | None, option: str) -> str | None:
+    """`arch`, or the architecture of the checkpoint `model`, with an option set; None for plain weights without `arch`, to be refused."""
+    folder = weights_io.resolve_model(model)
+    spec = arch or (read_metadata(folder)["architecture"] if is_checkpoint(folder) else None)
+    return None if spec is None else _merge_specs(spec, f"{variants.parse_spec(spec).name}:{option}")
+
+
 def _merge_specs(old: str, new: str) -> str:
     options = dict(variants.parse_spec(old).options) | dict(variants.parse_spec(new).options)
     return str(variants.Spec(variants.parse_spec(new).name, tuple(options.items())))

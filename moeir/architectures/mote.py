@@ -21,7 +21,7 @@ class Mote(Architecture):
     `encoders`: mote, siamese (one feed-forward for both) or separate (two encoders). `similarity`: hybrid (the sum), dense or sparse.
     `sparse_head`: mlm (the vocabulary head) or raw (states times word embeddings). `pooling`: cls or mean. `every`: shared layers between
     two layers with experts, 0 for experts in all; `layers=3+6` names the layers instead. `expert_ln=false` shares the normalisation.
-    With normalise=true finetune sets global_scale to 20, unless it is set (--temperature).
+    With normalise=true finetune sets global_scale to 20, unless it is set (--temperature). `dimension`: as for dense.
     """
 
     is_hf_compatible = False
@@ -40,6 +40,7 @@ class Mote(Architecture):
         sparse_head: str = "mlm",
         pooling: str = "cls",
         normalise: bool = False,
+        dimension: int | None = None,
         global_scale: float = 1.0,
         lexical_scale: float = 1.0,
     ) -> None:
@@ -67,3 +68,4 @@ class Mote(Architecture):
         self.summed_experts = {similarity: experts}
         scales = {"global": global_scale, "lexical": lexical_scale}
         self.scales = {name: scales[name] for name in experts}
+        self.set_dimension(dimension)

@@ -14,6 +14,7 @@ class Sbmoe(Architecture):
     norm_expert (x + w · normalised f(x)), weighted (x + w · f(x)) or release (x + normalised w · f(x), whose gate gets no gradient).
     `gate`: learned, or random (drawn anew in training; at inference by `gate_seed`). `experts=1`: an adapter without a gate. `pooling`: cls
     or mean. With normalise=true the refined vector has length 1, and finetune sets scale to 20, unless it is set (--temperature).
+    `dimension`: as for dense, of the refined vector.
     """
 
     is_hf_compatible = False
@@ -31,6 +32,7 @@ class Sbmoe(Architecture):
         gate_seed: int = 0,
         pooling: str = "mean",
         normalise: bool = False,
+        dimension: int | None = None,
         scale: float = 1.0,
     ) -> None:
         super().__init__(encoder, special_tokens)
@@ -39,3 +41,4 @@ class Sbmoe(Architecture):
         options = {"experts": experts, "inference": inference, "combine": combine, "gate": gate, "noise": noise, "gate_seed": gate_seed}
         self.mixture = EmbeddingMixture(encoder.config.hidden, normalise=normalise, **options)
         self.scales = {"global": scale}
+        self.set_dimension(dimension)

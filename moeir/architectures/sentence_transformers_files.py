@@ -32,7 +32,7 @@ ACTIVATIONS = ("Identity", "Sigmoid", "Tanh")  # of a cross-encoder: they keep t
 ARGUMENTS = ("model_args", "model_kwargs", "tokenizer_args", "processor_kwargs", "config_args", "config_kwargs")
 VECTOR, TOKEN_VECTORS = "sentence_embedding", "token_embeddings"  # what modules take and give
 KNOWN_KEYS = {  # that are read, or have no effect on what moeir computes
-    "config": {"__version__", "model_type", "prompts", "default_prompt_name", "similarity_fn_name", "activation_fn"},
+    "config": {"__version__", "model_type", "prompts", "default_prompt_name", "similarity_fn_name", "activation_fn", "truncate_dim"},
     "pylate": {"query_prefix", "document_prefix", "query_length", "document_length", "do_query_expansion", "attend_to_expansion_tokens"}
     | {"skiplist_words"},
     "encoder": {"max_seq_length", "do_lower_case", "query_length", "document_length", "transformer_task", "modality_config"}
@@ -229,6 +229,10 @@ def _read_one_vector(
     similarity = config.get("similarity_fn_name") or "dot"
     if arch == "dense" and similarity not in ("cosine", "dot") and "normalise" not in requested:
         refuse(f"{folder}/{CONFIG_FILE}: similarity_fn_name is {similarity!r}; moeir scores by cosine (normalise=true) or dot")
+    if dimension := config.get("truncate_dim"):
+        options["dimension"] = str(dimension)
+        if "Normalize" in names and config.get("similarity_fn_name") == "dot":
+            refuse(f"{folder}/{CONFIG_FILE}: truncate_dim {dimension} cuts vectors that are normalised; moeir normalises them again")
     return options | {"normalise": "true" if "Normalize" in names or similarity == "cosine" else "false"}
 
 
@@ -338,9 +342,11 @@ def _read_splade(
     return options | {"queries": "tokens"}, weights
 
 
-def write_dense_files(folder: Path, input_config: InputConfig, hidden: int, head: PoolingHead, *, sides: bool = False) -> None:
-    """The files of a SentenceTransformer with one vector per text. It has one length for both sides, the larger one, or that of each with
-    `sides`, which sentence-transformers 6 reads."""
+def write_dense_files(
+    folder: Path, input_config: InputConfig, hidden: int, head: PoolingHead, dimension: int | None = None, *, sides: bool = False
+) -> None:
+    """The files of a SentenceTransformer with one vector per text, cut to `dimension`. It has one length for both sides, the larger one, or
+    that of each with `sides`, which sentence-transformers 6 reads."""
     modes = {f"pooling_mode_{key}": POOLINGS.get(mode, mode) == head.pooling for key, mode in POOLING_MODES.items()}
     settings = {"word_embedding_dimension": hidden, **modes, "include_prompt": head.pool_prefix}
     modules: dict[str, tuple[str, dict[str, Any]]] = {"1_Pooling": ("sentence_transformers.models.Pooling", settings)}
@@ -352,7 +358,8 @@ def write_dense_files(folder: Path, input_config: InputConfig, hidden: int, head
         write_weights(folder / f"{number}_Dense", linear.state_dict(prefix="linear."))
     modules |= {f"{len(modules) + 1}_Normalize": ("sentence_transformers.models.Normalize", {})} if head.normalise else {}
     write_modules(folder, input_config, TRANSFORMER, modules, sides=sides)
-    write_config(folder, input_config, {"model_type": "SentenceTransformer", "similarity_fn_name": "cosine" if head.normalise else "dot"})
+    settings = {"model_type": "SentenceTransformer", "similarity_fn_name": "cosine" if head.normalise else "dot"}
+    write_config(folder, input_config, settings | ({} if dimension is None else {"truncate_dim": dimension}))
 
 
 def write_modules(

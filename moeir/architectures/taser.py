@@ -17,7 +17,7 @@ class Taser(Architecture):
     shared (no experts). `every`: shared layers between two layers with experts; `layers=3+6` names them. `gates`: one (for all layers) or
     per_layer. `gate_input`: ffn_input or block_input. `gradient`, by which a gate learns: full (straight-through; all experts run in
     training), pair (two run, less biased), switch (one runs, biased) or none. `gate_start`: centred (no expert preferred) or drawn.
-    `pooling`: cls or mean. With normalise=true finetune sets scale to 20, unless it is set (--temperature).
+    `pooling`: cls or mean. With normalise=true finetune sets scale to 20, unless it is set (--temperature). `dimension`: as for dense.
     """
 
     def __init__(
@@ -37,6 +37,7 @@ class Taser(Architecture):
         expert_ln: bool = True,
         pooling: str = "cls",
         normalise: bool = False,
+        dimension: int | None = None,
         scale: float = 1.0,
     ) -> None:
         super().__init__(encoder, special_tokens)
@@ -53,3 +54,4 @@ class Taser(Architecture):
             self.is_hf_compatible = False
         self.heads["global"] = PoolingHead(pooling=pooling, normalise=normalise)
         self.scales = {"global": scale}
+        self.set_dimension(dimension)

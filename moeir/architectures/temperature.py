@@ -8,23 +8,13 @@ query tokens, and papers train it without a temperature (Khattab and Zaharia 202
 from pathlib import Path
 
 from moeir import variants
-from moeir.architectures.base import Architecture
 from moeir.architectures.checkpoint import RetrievalModel, is_checkpoint, read_metadata
 from moeir.artifacts import manifests
 from moeir.errors import UsageError
-from moeir.heads.pooling import PoolingHead
 from moeir.parsing import format_value
 
 DEFAULT_TEMPERATURE = 0.05
 TRAINING_STAGE = "finetune"
-
-
-def find_normalised_experts(architecture: Architecture) -> list[str]:
-    """The experts with one normalised vector per text, whose score is a cosine (times a scale)."""
-    mixture = architecture.mixture
-    names = {name for name, head in architecture.heads.items() if isinstance(head, PoolingHead) and head.normalise}
-    names |= {"global"} if mixture is not None and mixture.normalise else set()
-    return [name for name in architecture.heads if name in names]
 
 
 def set_temperature(checkpoint: RetrievalModel, folder: Path, arch: str | None, temperature: float | None) -> list[str]:
@@ -35,7 +25,7 @@ def set_temperature(checkpoint: RetrievalModel, folder: Path, arch: str | None, 
     scale of several experts, as BGE-M3 has, is set for all of them.
     """
     options = _list_scale_options(checkpoint.spec)
-    experts = [name for name in find_normalised_experts(checkpoint.architecture) if _find_scale_option(name, options) in options]
+    experts = [name for name in checkpoint.architecture.normalised_experts if _find_scale_option(name, options) in options]
     explicit = dict(variants.parse_spec(arch).options) if arch else {}
     requested = {name for name in experts if _find_scale_option(name, options) in explicit}
     if temperature is not None:

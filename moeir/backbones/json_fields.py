@@ -41,7 +41,7 @@ FIELDS: Mapping[str, tuple[type | None, ...]] = {  # types of the values, as `js
     **dict.fromkeys(("do_lower_case", "add_prefix_space", "strip_accents", "tokenize_chinese_chars"), (bool, None)),
     "model_max_length": (int, float, None),
     # sentence-transformers
-    **dict.fromkeys(("max_seq_length", "query_length", "document_length"), (int, None)),
+    **dict.fromkeys(("max_seq_length", "query_length", "document_length", "truncate_dim"), (int, None)),
     **dict.fromkeys((*(f"pooling_mode_{mode}" for mode in POOLING_MODES), "include_prompt", "bias", "attend"), (bool,)),
     **dict.fromkeys(("in_features", "out_features", "length"), (int,)),
     **dict.fromkeys(("default_prompt_name", "similarity_fn_name", "activation_fn", "query_prefix", "document_prefix"), (str, None)),

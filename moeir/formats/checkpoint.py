@@ -58,7 +58,7 @@ class SentenceTransformers(Format):
         if "global" in model.architecture.heads:
             _write_encoder(path, model)
             head: Any = model.architecture.heads["global"]
-            write_dense_files(path, model.input_config, config.hidden, head, sides=True)
+            write_dense_files(path, model.input_config, config.hidden, head, model.architecture.dimension, sides=True)
             return 1
         pooling = {"pooling_strategy": options["pooling"], "activation_function": options["activation"]}
         pooling["word_embedding_dimension"] = config.vocabulary

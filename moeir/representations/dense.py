@@ -1,11 +1,11 @@
 """One vector per text; similarity is the inner product (CAME eq. 6)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 from torch import Tensor
 
-from moeir.kernels.precision import full_precision
+from moeir.kernels.precision import full_precision, normalize
 from moeir.representations.base import Representation
 
 
@@ -25,6 +25,13 @@ class Dense(Representation):
 
     def score_pairs(self, documents: Self) -> Tensor:
         return (self.vectors.float() * documents.vectors.float()).sum(-1)
+
+    def truncate(self, dimension: int, *, normalise: bool) -> Self:
+        """The first `dimension` numbers of every vector; with `normalise`, for vectors that are, as long as the whole vector was."""
+        vectors = self.vectors[:, :dimension]
+        if normalise:
+            vectors = normalize(vectors) * self.vectors.norm(dim=-1, keepdim=True).detach()
+        return replace(self, vectors=vectors)
 
     def export_row(self, row: int) -> Any:
         return self.vectors[row].numpy()

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from moeir.architectures.checkpoint import RetrievalModel
     from moeir.records.examples import Example
     from moeir.training.dev_sets import DevSet
+    from moeir.training.objectives import Objective
     from moeir.training.sampling import BatchSampler
     from moeir.training.text_stream import TextStream
 
@@ -70,6 +71,11 @@ class Finetune(TrainingStage, InputOptions):
         "the checkpoint, or --objective kl or lce sets one].",
         None,
         minimum=1e-6,
+    )
+    matryoshka: str | None = training_option(
+        "Train the dense expert also with the first N numbers of its vectors, for each N of a list as 512,256,128,64, so that init "
+        "--dimension can cut them; of a mixture the others learn as before, and experts compete by whole vectors.",
+        None,
     )
     batch_size: int = training_option("Queries per batch, divided among all processes.", 8, minimum=1)
     accumulate: int = training_option(
@@ -181,6 +187,8 @@ class Finetune(TrainingStage, InputOptions):
             for name in self.query_prompt:
                 checkpoint.check_training_prompt(name)
             self._set_temperature(checkpoint)
+            if self.matryoshka is not None:
+                objectives.nest_dimensions(objective, self.matryoshka, checkpoint)
             self.check_parameters(checkpoint.architecture)
 
     def _check_dev_set(self, objective: object, *, pairs: bool) -> None:
@@ -244,15 +252,17 @@ class Finetune(TrainingStage, InputOptions):
         from moeir.architectures.initialize import build_checkpoint
         from moeir.backbones.device import select_dtype
         from moeir.kernels import heap
-        from moeir.training import dev_sets, retrieval_task, token_cache, trainer
+        from moeir.training import dev_sets, objectives, retrieval_task, token_cache, trainer
 
         process_group = self.process_group()
         sampler, text_stream, dev_set = self.prepare()
-        objective = variants.bind_variant("training.objectives", self.objective)
+        objective: Objective = variants.bind_variant("training.objectives", self.objective)
         checkpoint = build_checkpoint(self.model, self.arch, self.input_options(), text_stream.first_documents, self.seed)
         for expert in self._set_temperature(checkpoint):
             scale = checkpoint.architecture.scales[expert]
             log.info("temperature %g: the cosines of the %s expert are scaled by %g", 1 / scale, expert, scale)
+        if self.matryoshka is not None:
+            objective = objectives.nest_dimensions(objective, self.matryoshka, checkpoint)
         checkpoint.architecture.set_gradient_checkpointing(self.recompute)
         self.prepare_layers(checkpoint.architecture)
         with process_group.main_process_first():

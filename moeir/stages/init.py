@@ -26,15 +26,28 @@ class Init(InputOptions):
     )
     seed: int = option("Seed of randomly initialized weights.", 42, minimum=0, maximum=MAX_SEED)
     lossy: bool = option("Leave out what a checkpoint cannot keep of --model, with a warning for each.", False)
+    dimension: int | None = option(
+        "Keep only the first N numbers of the dense expert's vectors, normalised again where they were [default: those of --model]; the "
+        "weights stay whole, so that another N can follow.",
+        None,
+        minimum=1,
+        group="Model",
+    )
     output: Path = output_field("checkpoint", "Folder to write.")
 
     def prepare(self) -> None:
         from moeir.architectures.initialize import check_options
 
-        check_options(self.model, self.arch, self.input_options(), **self._choices())
+        check_options(self.model, self._spec(), self.input_options(), **self._choices())
 
     def _choices(self) -> dict[str, Any]:
         return {"random_weights": self.from_scratch, "backbone": self.backbone, "lossy": self.lossy}
+
+    def _spec(self) -> str | None:
+        """--arch, or with --dimension that of --arch or the checkpoint with this option."""
+        from moeir.architectures.initialize import add_option
+
+        return self.arch if self.dimension is None else add_option(self.model, self.arch, f"dimension={self.dimension}")
 
     def summary(self, counts: Facts) -> str:
         return f"{format_count(counts['parameters'], 'parameter')}"
@@ -49,7 +62,7 @@ class Init(InputOptions):
         options = self.input_options()
         self.prepare()
         texts = read_first_texts(self.corpus)
-        checkpoint = build_checkpoint(self.model, self.arch, options, texts, self.seed, **self._choices())
+        checkpoint = build_checkpoint(self.model, self._spec(), options, texts, self.seed, **self._choices())
         checkpoint.save(self.output)
         write_model_card(self.output, checkpoint, base=self.model, training=None)
         return {"parameters": checkpoint.architecture.parameter_count()}

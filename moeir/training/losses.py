@@ -2,7 +2,8 @@
 gets, the output that it returns, and the scores and losses that most objectives start from.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from moeir.analysis.training_monitor import UNIFORM_LOSS
 from moeir.architectures.base import EncoderOutput, StepMetrics
+from moeir.representations.dense import Dense
 
 
 def info_nce(scores: Tensor, positives: Tensor, ignore_mask: Tensor) -> Tensor:
@@ -67,7 +69,8 @@ class EncodedBatch:
     """Q encoded queries and N = Q · (1 + n) encoded documents: of each query its positive, then its n negatives.
 
     `ignore_mask` [Q, N] marks other queries' documents that are known positives of the query; `teacher_scores` [Q, 1 + n] has a teacher's
-    scores of each query's own documents, if there is a teacher.
+    scores of each query's own documents, if there is a teacher. `shorter` has, for each dimension in which dense experts are trained
+    besides their whole one, their representations of queries and of documents.
     """
 
     queries: EncoderOutput
@@ -76,6 +79,7 @@ class EncodedBatch:
     step: int
     steps: int
     teacher_scores: Tensor | None = None
+    shorter: Mapping[int, tuple[Mapping[str, Dense], Mapping[str, Dense]]] = field(default_factory=dict)
 
     @property
     def group_size(self) -> int:
@@ -102,12 +106,21 @@ class ObjectiveOutput:
 
 
 def batch_scores(batch: EncodedBatch) -> dict[str, Tensor]:
-    """Each trained score [Q, N] of all queries and all documents of the batch: one expert's, or the sum of several experts'."""
-    scores_by_name = {}
+    """Each trained score [Q, N] of all queries and all documents of the batch: one expert's, or the sum of several experts'; then, as
+    `global.64`, those of `shorter` vectors."""
+    scores_by_name, nested_scores = {}, {}
     for name, experts in batch.queries.score_groups.items():
-        parts = [batch.queries[expert].scores(batch.documents[expert]) for expert in experts]
-        scores_by_name[name] = parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
-    return scores_by_name
+        parts = {expert: batch.queries[expert].scores(batch.documents[expert]) for expert in experts}
+        scores_by_name[name] = _add_scores(parts)
+        for dimension, (queries, documents) in batch.shorter.items():
+            shorter_parts = {expert: queries[expert].scores(documents[expert]) for expert in experts if expert in queries}
+            nested_scores |= {f"{name}.{dimension}": _add_scores(parts | shorter_parts)} if shorter_parts else {}
+    return scores_by_name | nested_scores
+
+
+def _add_scores(parts: dict[str, Tensor]) -> Tensor:
+    first, *others = parts.values()
+    return torch.stack([first, *others]).sum(0) if others else first
 
 
 def contrastive_per_score(batch: EncodedBatch, scores: dict[str, Tensor]) -> tuple[dict[str, Tensor], StepMetrics]:

@@ -4,11 +4,14 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
+from moeir import variants
 from moeir.architectures.base import EncoderOutput, StepMetrics, concatenate_outputs
+from moeir.architectures.checkpoint import RetrievalModel
 from moeir.distributed import ProcessGroup
 from moeir.errors import UsageError
 from moeir.representations.dense import Dense
@@ -17,6 +20,7 @@ from moeir.training import competition, losses
 from moeir.training.losses import EncodedBatch, ObjectiveOutput, batch_scores, contrastive_per_score
 from moeir.training.regularizers import DEFAULT_WEIGHTS, RegularizerWeights
 
+Objective: TypeAlias = Callable[[EncodedBatch], ObjectiveOutput]
 SHARES = ("rank", "loss")  # what the experts compete by
 
 
@@ -51,24 +55,26 @@ def competitive(
     another's shares. `rank_scope`: own (the query's documents) or batch. `ties`: average, optimistic or pessimistic. FLOPS and routers: as
     for contrastive.
 
+    With --matryoshka experts rank by their whole vectors, and an expert's share weighs the loss of each of its dimensions.
+
     `normalise_standardised`: the weights of the standardised stage sum to 1, as those of the competition do (eq. 10). In the paper each
     is 1 (eq. 9), so that the same FLOPS weight is E times as strong against the losses of E experts once they compete; with
     `normalise_standardised=true` its relation to them is the same in both stages, as any comparison of the stages needs.
     """
     if not 0.0 <= standardised <= 1.0:
         raise UsageError(f"competitive:standardised={standardised}: expected a ratio of the steps, 0 to 1")
-    score_matrices = batch_scores(batch)
+    score_matrices, names = batch_scores(batch), list(batch.queries.score_groups)
     losses_by_score, facts = contrastive_per_score(batch, score_matrices)
     flops_penalty, flops_facts = regularizers.flops_penalty(batch.queries, batch.documents, batch.step)
     router_penalty, router_facts = regularizers.router_penalty(batch.queries, batch.documents)
     first_step = round(standardised * batch.steps)
-    ranks, quality = _rank_positives(batch, score_matrices, shares, rank_scope, ties)
+    ranks, quality = _rank_positives(batch, {name: score_matrices[name] for name in names}, shares, rank_scope, ties)
     weights = competition.expert_shares(
         quality, competition.temperature_at(batch.step, first_step, batch.steps, temperature, final_temperature)
     )
     if permuted:
         weights = competition.permute_queries(weights, batch.step)
-    share_facts = _competition_metrics(list(score_matrices), ranks, weights)
+    share_facts = _competition_metrics(names, ranks, weights)
     competing = batch.step >= first_step
     if not competing:
         weights = torch.ones_like(weights) / (len(weights) if normalise_standardised else 1)
@@ -76,7 +82,8 @@ def competitive(
         for name, experts in batch.queries.score_groups.items():
             if any(isinstance(batch.queries[expert], Sparse) for expert in experts):
                 losses_by_score[name] = losses_by_score[name] + flops_penalty
-    loss = (weights * torch.stack(list(losses_by_score.values()))).sum(0).mean()
+    owners = [names.index(name if name in names else name.rpartition(".")[0]) for name in losses_by_score]  # of global.64 it is global
+    loss = (torch.stack([weights[owner] for owner in owners]) * torch.stack(list(losses_by_score.values()))).sum(0).mean()
     total = (loss if flops_in_competition else loss + flops_penalty) + router_penalty
     facts |= flops_facts | router_facts | {"competing": float(competing)} | share_facts
     return ObjectiveOutput(total, {"loss": total.detach(), **facts})
@@ -128,16 +135,16 @@ def self_distillation(
     """
     if min(start, block) < 0 or not math.isfinite(lexical_weight) or not math.isfinite(lexical_loss):
         raise UsageError(f"self-distillation:start={start},block={block}: expected whole numbers from 0, and finite weights")
-    score_matrices, ignored = batch_scores(batch), batch.ignore_mask
+    score_matrices, names, ignored = batch_scores(batch), list(batch.queries.score_groups), batch.ignore_mask
     if block:
         query_blocks = torch.arange(batch.queries.text_count, device=ignored.device) // block
         ignored = ignored | (query_blocks[:, None] != query_blocks.repeat_interleave(batch.group_size))
     weights, loss_weights = ({"lexical": weight} for weight in (lexical_weight, lexical_loss))
-    total = torch.stack([weights.get(name, 1.0) * score for name, score in score_matrices.items()]).sum(0)
-    masks = {name: batch.ignore_mask if name == "global" else ignored for name in score_matrices}
+    total = torch.stack([weights.get(name, 1.0) * score_matrices[name] for name in names]).sum(0)
+    masks = {name: batch.ignore_mask if name.partition(".")[0] == "global" else ignored for name in score_matrices}
     own = {name: losses.info_nce(score, batch.positive_columns, masks[name]) for name, score in score_matrices.items()}
     sum_loss = losses.info_nce(total, batch.positive_columns, ignored)
-    loss = (sum_loss + sum(loss_weights.get(name, 1.0) * value for name, value in own.items())) / (1 + len(own))
+    loss = (sum_loss + sum(loss_weights.get(name, 1.0) * value for name, value in own.items())) / (1 + len(names))
     facts: StepMetrics = {f"loss.{name}": value.detach().mean() for name, value in (*own.items(), ("sum", sum_loss))}
     if batch.step >= start:
         lowest = torch.finfo(total.dtype).min  # not -inf, whose difference from itself is none
@@ -145,13 +152,36 @@ def self_distillation(
         divergences = {
             name: losses.kl_divergence(score.masked_fill(ignored, lowest), teacher, 1.0) for name, score in score_matrices.items()
         }
-        loss = (loss + sum(loss_weights.get(name, 1.0) * value for name, value in divergences.items()) / len(divergences)) / 2
+        loss = (loss + sum(loss_weights.get(name, 1.0) * value for name, value in divergences.items()) / len(names)) / 2
         facts |= {f"kl.{name}": value.detach().mean() for name, value in divergences.items()}
     return ObjectiveOutput(loss.mean(), {"loss": loss.detach().mean(), **facts})
 
 
 NEEDS_TEACHER = (kl, margin_mse)  # objectives that need teacher scores
 NEEDS_OWN_NEGATIVES = (kl, margin_mse, lce, bce)  # objectives of a query's own documents
+
+
+def nest_dimensions(objective: Objective, dimensions: str, checkpoint: RetrievalModel) -> Objective:
+    """An objective that trains the dense expert in some more `dimensions` (512,256,…), by the first numbers of its vectors: Kusupati et al.
+    2022 (Matryoshka), eq. 1 with all weights 1. The whole vector is always trained. UsageError for dimensions that it cannot have."""
+    architecture, spec, words = checkpoint.architecture, variants.parse_spec(checkpoint.spec), dimensions.split(",")
+    if "dimension" not in dict(spec.options) or "global" not in architecture.heads:
+        raise UsageError(f"--matryoshka: {spec.name} has no dense expert with an option `dimension` of shorter vectors; leave it out")
+    if not all(word.strip().isdecimal() and int(word) for word in words):
+        raise UsageError(f"--matryoshka {dimensions}: expected numbers of 1 or more, as in 512,256,128,64")
+    numbers, width = sorted(map(int, words), reverse=True), architecture.dimension or architecture.full_width
+    if numbers[0] > width:
+        raise UsageError(f"--matryoshka {numbers[0]}: the vectors have {width} numbers; expected dimensions of 1 to {width}")
+    normalised = architecture.normalised_experts
+
+    def truncate(encoded: EncoderOutput, number: int) -> dict[str, Dense]:
+        return {name: one.truncate(number, normalise=name in normalised) for name, one in encoded.items() if isinstance(one, Dense)}
+
+    def nested(batch: EncodedBatch) -> ObjectiveOutput:
+        shorter = {number: (truncate(batch.queries, number), truncate(batch.documents, number)) for number in numbers if number < width}
+        return objective(replace(batch, shorter=shorter))
+
+    return nested
 
 
 OWN_TEMPERATURE = (kl, lce)  # objectives whose option `temperature` divides the scores

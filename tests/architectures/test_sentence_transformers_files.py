@@ -167,7 +167,11 @@ REFUSED = {
     "an unknown pooling": ("1_Pooling/config.json", {"pooling_mode": "attention"}, "pools by attention"),
     "an unknown key": ("1_Pooling/config.json", POOLING | {"temperature": 2}, "cannot keep temperature, 2"),
     "similarity": ("config_sentence_transformers.json", {"similarity_fn_name": "euclidean"}, "similarity_fn_name is 'euclidean'"),
-    "truncated vectors": ("config_sentence_transformers.json", {"truncate_dim": 8}, "cannot keep truncate_dim, 8"),
+    "a wrong dimension": (
+        "config_sentence_transformers.json",
+        {"truncate_dim": "8"},
+        "truncate_dim is '8'; expected a whole number or null",
+    ),
     "another state": ("sentence_bert_config.json", {"modality_config": {"text": {"method_output_name": "pooler_output"}}}, "pooler_output"),
     "pixels": ("sentence_bert_config.json", {"modality_config": {"text": 7}}, "its output is None"),
     "no object": ("sentence_bert_config.json", {"config_args": [1]}, "config_args is [1]"),
@@ -223,6 +227,22 @@ def test_other_spellings_of_pooling_and_normalisation(pooling, more, expected, t
     entries = [*OLD, *modules(*((f"sentence_transformers.models.{name}", f"2_{name}") for name in more))]
     folder, _ = write_folder(tiny_model, tmp_path / "folder", BASE | {"modules.json": entries, "1_Pooling/config.json": pooling})
     assert read_folder_settings(folder, "dense", {})[2] == expected
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+def test_truncated_vectors_are_kept_where_their_similarity_is(similarity, tiny_model, tmp_path):
+    entries = [*OLD, *modules(("sentence_transformers.models.Normalize", "2_Normalize"))]
+    config = {"truncate_dim": 8, "similarity_fn_name": similarity}
+    files = BASE | {"modules.json": entries, "config_sentence_transformers.json": config}
+    folder, encoder = write_folder(tiny_model, tmp_path / "folder", files)
+    if similarity == "dot":
+        with pytest.raises(ArtifactError, match=r"truncate_dim 8 cuts vectors that are normalised; moeir normalises them again"):
+            build_checkpoint(folder, "dense", {})
+        return
+    for arch, dimension in (("dense", 8), ("dense:dimension=16", 16)):
+        vectors = build_checkpoint(folder, arch, {}).encode(QUERIES, "query")["global"].vectors
+        whole = expected_vectors(encoder, QUERIES, length=20)[:, :dimension]
+        assert torch.allclose(vectors, torch.nn.functional.normalize(whole, dim=1), atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ COMPETITIVE = partial(objectives.competitive, standardised=0.0, regularizers=Reg
 BALANCED = partial(objectives.contrastive, regularizers=RegularizerWeights(load_balance=0.01, entropy_of="batch"))
 KINDS = {
     "came": ("came:shared_layers=2,local_dim=8,normalise=true,routing=token,global_experts=3", COMPETITIVE),
-    "dense": ("dense:pooling=mean", objectives.contrastive),
+    "dense": ("dense:pooling=mean,normalise=true", objectives.contrastive),
     "splade, sums": ("splade:pooling=sum", objectives.contrastive),
     "colbert": ("colbert:dim=8,augmentation=true", objectives.contrastive),
     "mote": ("mote:similarity=hybrid", objectives.contrastive),
@@ -38,6 +38,7 @@ def stepped(tiny_model_with_head):
     def step(kind, **options):
         arch, objective = KINDS[kind]
         checkpoint = build_checkpoint(tiny_model_with_head, arch, {"query_length": 12, "document_length": 24})
+        objective = objectives.nest_dimensions(objective, "16,8", checkpoint) if kind == "dense" else objective
         return take_step(checkpoint, objective, batch_size=6, **options)[:4]
 
     return step

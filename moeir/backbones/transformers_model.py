@@ -161,12 +161,24 @@ def _wrap(model: PreTrainedModel, config: MutableMapping[str, Any], folder: Path
     """An encoder over a model, cut into layers if the probe allows it."""
     names = {id(tensor): name for name, tensor in reversed(model.state_dict(keep_vars=True).items())}  # of a tied weight the first
     base, sizes = model.base_model, parse_config(config, folder)
+    _register_once(base)
     head = _take_head(model, base) if has_head and base is not model else None
     encoder = _cut(base, sizes, probe=probe)
     encoder.vocabulary_head = head
     config[BACKBONE_KEY] = dict(config.get(BACKBONE_KEY, {})) | ({} if encoder.config.packed is None else {"packed": encoder.config.packed})
     encoder.file_names = {own: names[id(tensor)] for own, tensor in encoder.state_dict(keep_vars=True).items()}
     return encoder
+
+
+def _register_once(model: nn.Module) -> None:
+    """Leave each parameter of a model in one of the modules that share it, so that it has one name; the others keep it as an attribute."""
+    seen = set[int]()
+    for module in model.modules():
+        for name, parameter in list(module._parameters.items()):
+            if parameter is not None and id(parameter) in seen:
+                del module._parameters[name]
+                module.__dict__[name] = parameter
+            seen.add(id(parameter))
 
 
 def _take_head(model: PreTrainedModel, base: PreTrainedModel) -> TransformersHead | None:

@@ -1,15 +1,27 @@
 """Architectures over models of transformers: saved, reopened, trained, and equal to our own layers where there are both."""
 
+import json
+import shutil
+
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
 from moeir import open_checkpoint
 from moeir.architectures.base import count_parameters
 from moeir.architectures.initialize import build_checkpoint, check_options
 from moeir.backbones import transformers_model
+from moeir.backbones.families import weights_io
+from moeir.backbones.layers import set_attention_dropout
+from moeir.errors import ArtifactError, UsageError
+from moeir.training import objectives
+from moeir.training.retrieval_task import RetrievalTask
+from moeir.training.sampling import make_sampler
+from moeir.training.trainer import Schedule, train
 from tests.backbones import tiny_models, tiny_tokenizers
 from tests.backbones.test_transformers_encoder import PACKED, WHOLE
+from tests.training.toy_examples import Killed, animal_text, identical, kill_at, make_examples, take_step, tokenize_in_memory
 
 TEXTS = ["An owl, hunting at night.", "the sea (the end)", "bread in the whale"]
 RULES = {"query_length": 16, "document_length": 16}
@@ -92,3 +104,124 @@ def test_modernbert_by_transformers_is_our_own(arch, tmp_path):
     again = open_checkpoint(folder)
     assert again.architecture.encoder.file_names is not None
     check_same(again.encode(TEXTS), expected, 1e-5)
+
+
+@pytest.mark.parametrize("arch, name", [(CAME, "qwen3"), ("mote", "eurobert"), ("taser:every=1,routing=token", "qwen3"), ("dense", "t5")])
+def test_a_training_learns_and_a_killed_one_goes_on_to_the_same_bytes(arch, name, weights, tmp_path):
+    documents = {f"d{row}": animal_text(row) for row in range(9)}
+    queries = {f"q{row}": animal_text(row + 3) for row in range(8)}
+    initial = build_checkpoint(weights(name), arch, RULES).architecture.state_dict()
+
+    def train_in(folder, at=None):
+        folder.mkdir(exist_ok=True)
+        checkpoint = build_checkpoint(weights(name), arch, RULES)
+        texts = tokenize_in_memory(checkpoint, queries, documents)
+        sampler = make_sampler(make_examples(8), batch_size=4, negatives=1, seed=1, source="toy")
+        task = RetrievalTask(checkpoint, sampler, texts, kill_at(at, objectives.contrastive), 3, torch.float32)
+        train(task, Schedule(3, 1e-3, save_minutes=0.0), folder, device="cpu")
+        return checkpoint.architecture.state_dict()
+
+    expected = train_in(tmp_path / "whole")
+    assert all(torch.isfinite(value).all() for value in expected.values()) and not identical(expected, initial)
+    with pytest.raises(Killed):
+        train_in(tmp_path / "killed", at=2)
+    assert identical(train_in(tmp_path / "killed"), expected)
+
+
+@pytest.mark.parametrize("arch, name", [(CAME, "ultrabert"), ("taser:every=1,routing=token", "qwen3")])
+def test_recomputed_layers_change_no_byte(arch, name, weights):
+    steps = [take_step(build_checkpoint(weights(name), arch, RULES), objectives.contrastive, batch_size=6, recompute=on) for on in (0, 1)]
+    (loss, _, _, gradients, _), (recomputed_loss, _, _, recomputed, _) = steps
+    assert recomputed_loss == loss and identical(recomputed, gradients)
+
+
+def test_attention_dropout_is_that_of_the_weights_or_what_is_set(weights):
+    checkpoint = build_checkpoint(weights("qwen3", attention_dropout=0.5), "dense:pooling=mean", RULES)
+    tokens, model = checkpoint.tokenize(TEXTS, "document"), checkpoint.architecture.train()
+    assert not torch.equal(model(tokens)["global"].vectors, model(tokens)["global"].vectors)
+    set_attention_dropout(model, 0.0)
+    assert torch.equal(model(tokens)["global"].vectors, model(tokens)["global"].vectors)
+
+
+@pytest.mark.parametrize(
+    "name, arch, message",
+    [
+        ("mpnet", CAME, "came: MPNetModel runs whole"),
+        ("t5", "mote:similarity=dense", "mote: T5EncoderModel runs whole"),
+        ("lfm2", "taser", "taser: Lfm2Model runs whole"),
+        ("t5", "splade", "its lexical expert needs a vocabulary head"),
+        ("gemma2", "splade", "its lexical expert needs a vocabulary head"),
+        ("bert", "mote:similarity=dense", "BertLayer has no feed-forward apart from residual and normalisation"),
+    ],
+)
+def test_what_a_model_cannot_do_is_refused_in_one_line(name, arch, message, weights):
+    with pytest.raises(UsageError, match=message) as caught:
+        build_checkpoint(weights(name), arch, RULES, backbone="transformers")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("arch, layout", [("dense:pooling=mean", "qwen3"), (CAME, "moeir")])
+def test_weights_in_half_precision_stay_so_until_they_are_trained(arch, layout, weights, tmp_path, monkeypatch):
+    (source := tmp_path / "source").mkdir()
+    shutil.copytree(weights("qwen3"), source, dirs_exist_ok=True)
+    transformers.AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16).save_pretrained(source)
+    checkpoint = build_checkpoint(source, arch, RULES)
+    monkeypatch.setattr(weights_io, "SHARD_BYTES", 20_000)
+    for number in range(2):
+        (folder := tmp_path / str(number)).mkdir()
+        checkpoint.save(folder)
+        shards = [load_file(path) for path in sorted(folder.glob("model-*.safetensors"))]
+        assert len(shards) > 2 and not (folder / "model.safetensors").exists()
+        written = {key: value for shard in shards for key, value in shard.items()}
+        dtypes = {key: value.dtype for key, value in written.items()}
+        config = json.loads((folder / "config.json").read_text())
+        if number:
+            assert torch.float32 in dtypes.values() and config["dtype"] == "float32", "a trained weight has more digits"
+        else:
+            assert {dtype for key, dtype in dtypes.items() if not key.startswith("heads.")} == {torch.bfloat16}
+            assert config["dtype"] == ("bfloat16" if layout == "qwen3" else "float32") and config["model_type"] == layout
+        check_same(open_checkpoint(folder).encode(TEXTS), checkpoint.encode(TEXTS))
+        with torch.no_grad():
+            next(checkpoint.architecture.encoder.layers[0].parameters()).add_(1e-6)
+    if layout == "qwen3":
+        again = transformers.AutoModel.from_pretrained(tmp_path / "1")
+        ids = checkpoint.tokenizer.encode(TEXTS[:1])
+        expected = again(input_ids=torch.tensor(ids)).last_hidden_state[0].mean(0)
+        assert float((checkpoint.encode(TEXTS[:1])["global"].vectors[0] - expected).abs().max()) <= 1e-5 * float(expected.abs().max())
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda w: {k: v for k, v in w.items() if "1.mlp.up" not in k}, r"weights are missing, first .*layers.1.mlp.up_proj.weight \(1 in"),
+        (lambda w: w | {"model.layers.1.mlp.router.weight": torch.zeros(2)}, r"does not have, first layers.1.mlp.router.weight \(1 in all"),
+        (lambda w: w | {"model.norm.weight": torch.zeros(5)}, "cannot be opened by transformers: .*"),
+    ],
+)
+def test_faulty_weights_are_refused_by_name(change, message, weights, tmp_path):
+    shutil.copytree(weights("qwen3"), tmp_path, dirs_exist_ok=True)
+    save_file(change(load_file(tmp_path / "model.safetensors")), tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ArtifactError, match=message) as caught:
+        build_checkpoint(tmp_path, "dense", RULES)
+    assert "\n" not in str(caught.value)
+
+
+def test_heads_of_other_tasks_are_neither_missing_nor_left_over(weights, tmp_path):
+    shutil.copytree(weights("qwen3"), tmp_path, dirs_exist_ok=True)
+    score = {"score.weight": torch.zeros(1, 32)}
+    whole = load_file(tmp_path / "model.safetensors")
+    expected = build_checkpoint(tmp_path, "dense", RULES).encode(TEXTS)
+    bare = {key.removeprefix("model."): value for key, value in whole.items() if "lm_head" not in key}
+    for tensors in (whole | score, bare | score):
+        save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+        check_same(build_checkpoint(tmp_path, "dense", RULES).encode(TEXTS), expected)
+
+
+def test_a_checkpoint_that_was_not_probed_is_probed_when_it_is_opened(weights, tmp_path, caplog):
+    build_checkpoint(weights("lfm2"), "dense", RULES).save(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config.pop("moeir_backbone") == {"packed": False}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    caplog.clear()
+    assert open_checkpoint(tmp_path).architecture.encoder.config.packed is False
+    assert "runs whole over texts of one length" in caplog.text

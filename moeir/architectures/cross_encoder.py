@@ -29,7 +29,8 @@ HEADS = ("hf", "linear")
 class CrossEncoder(Architecture):
     """A reranker: one relevance score for a query and a document encoded together; used by `rerank`, not by `encode`.
 
-    `head`: hf (the sequence classification of the family, as transformers builds it) or linear (one linear map of the first token).
+    `head`: hf (the sequence classification of the family, as transformers builds it) or linear (one linear map of the first
+    token, of a decoder the last).
     `fields` are the fields of a document that are read, of url+title+text, joined by the tokenizer's separator, or by a space with
     separate=false. `--document-length` is that of the pair; the document is truncated to fit.
     """
@@ -50,6 +51,8 @@ class CrossEncoder(Architecture):
         check_choice("cross-encoder:head", head, HEADS)
         if not fields or len(set(fields)) < len(fields) or not set(fields) <= set(DOCUMENT_FIELDS):
             raise UsageError(f"cross-encoder:fields={'+'.join(fields)}: expected some of {', '.join(DOCUMENT_FIELDS)}")
+        if head == "hf" and encoder.file_names is not None:
+            raise UsageError("cross-encoder:head=hf: is that of moeir's own families; use head=linear over a model of transformers")
         self.fields, self.separate = fields, separate
         head_config = encoder.config.classification_head if head == "hf" else None
         encoder.vocabulary_head = encoder.pooler = None
@@ -57,7 +60,7 @@ class CrossEncoder(Architecture):
             encoder.pooler = nn.Linear(encoder.config.hidden, encoder.config.hidden)
             init_weights(encoder.pooler, encoder.config.initializer_range)
         self.is_hf_compatible = head == "hf"
-        self.pool = PoolingHead(pooling="cls" if head_config is None else head_config.pooling)
+        self.pool = PoolingHead(pooling=head_config.pooling if head_config is not None else "last" if encoder.is_causal else "cls")
         self.heads["relevance"] = ClassificationHead(encoder.config, linear=head == "linear")
 
     def apply_head(self, expert: str, states: Tensor, tokens: PackedTokens) -> Dense:

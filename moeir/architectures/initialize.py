@@ -33,6 +33,7 @@ from moeir.heads import mlm_head
 from moeir.heads.classification import binary_to_single_logit
 from moeir.heads.lexical import LexicalHead
 from moeir.heads.mlm_head import UntransformedMlmHead
+from moeir.heads.pooling import PoolingHead
 from moeir.kernels.token_budget import split_by_tokens
 from moeir.mixtures.feedforward import RoutedFeedForward
 
@@ -160,6 +161,7 @@ def _from_plain_weights(
     check_token_ids(folder, tokenizer, encoder.config)
     with torch.device(device):
         architecture = build_architecture(arch, encoder, tokenizer.special_tokens)
+    _warn_of_first_token(folder, architecture)
     query, document = (min(length, encoder.config.positions) for length in architecture.default_lengths)
     default = replace(InputConfig(query_length=query, document_length=document), **folder_config)
     if architecture.reads_pairs:
@@ -186,6 +188,12 @@ def _from_plain_weights(
         if isinstance(head, LexicalHead) and head.query_weights is not None and (random_weights or not head_weights):
             head.set_query_weights(_start_query_weights(model, texts))
     return model
+
+
+def _warn_of_first_token(folder: Path, architecture: Architecture) -> None:
+    pools_first = any(isinstance(head, PoolingHead) and head.pooling == "cls" for head in architecture.heads.values())
+    if architecture.encoder.is_causal and pools_first:
+        log.warning("%s: attends to earlier tokens alone, so that its first token reads nothing; set pooling=last or pooling=mean", folder)
 
 
 def _override_lengths(input_config: InputConfig, overrides: dict[str, Any], architecture: Architecture) -> InputConfig:

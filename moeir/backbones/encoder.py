@@ -64,6 +64,7 @@ class Encoder(nn.Module):
     """Embeddings, layers and, optionally, a vocabulary head; a cross-encoder adds a pooler. All tokens of a batch are packed."""
 
     file_names: Mapping[str, str] | None = None  # of weights by their names here, if transformers reads and writes them
+    is_causal = False  # whether tokens attend to earlier ones alone
 
     def __init__(self, config: EncoderConfig, *, vocabulary_head: bool = False) -> None:
         super().__init__()

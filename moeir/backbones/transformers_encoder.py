@@ -39,7 +39,6 @@ class TransformersConfig(EncoderConfig):
     """Sizes of a model of transformers, which itself knows all else; `packed` as the probe found it, None before it."""
 
     packed: bool | None = None
-    first_token: bool = True  # whether the first token attends to a whole text
 
     def __post_init__(self) -> None:
         for name, most in MAX_SIZES.items():

@@ -6,9 +6,13 @@ Weights are read and renamed by transformers; no code of a folder is ever run.
 import inspect
 import logging
 from collections.abc import Iterator, Mapping, MutableMapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from dataclasses import replace
+from functools import cache
+from importlib.util import find_spec
+from io import StringIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -34,6 +38,7 @@ from moeir.backbones.transformers_encoder import (
 )
 from moeir.errors import ArtifactError, UsageError, is_out_of_memory
 
+GGUF_LINK = "model.gguf"
 OWN_KEYS = (BACKBONE_KEY, "moeir_family", "model_type", "auto_map", "quantization_config")
 HEAD_CLASSES = (auto.MODEL_FOR_MASKED_LM_MAPPING, auto.MODEL_FOR_CAUSAL_LM_MAPPING)
 BASE_CLASSES = (auto.MODEL_FOR_TEXT_ENCODING_MAPPING, auto.MODEL_MAPPING)
@@ -117,6 +122,24 @@ def find_first_position(config: PreTrainedConfig) -> int:
     return (config.pad_token_id or 0) + 1 if counts else 0
 
 
+_temporary_folders = list[TemporaryDirectory[str]]()  # removed when the process ends
+
+
+@cache
+def unpack_gguf(file: Path) -> Path:
+    """A temporary folder with the configuration and the tokenizer in a GGUF file, and a link to it; UsageError without its packages."""
+    if missing := [name for name in ("gguf", "accelerate") if find_spec(name) is None]:
+        raise UsageError(f"{file}: reading GGUF needs {' and '.join(missing)}: pip install 'moeir[gguf]'")
+    _temporary_folders.append(TemporaryDirectory(prefix="moeir-gguf-"))
+    folder, options = Path(_temporary_folders[-1].name), {"gguf_file": file.name, "local_files_only": True}
+    with refuse_transformers_errors(f"{file}: cannot be opened by transformers"):
+        config = transformers.AutoConfig.from_pretrained(file.parent, **options)
+        transformers.AutoTokenizer.from_pretrained(file.parent, **options).save_pretrained(folder)
+    config.to_json_file(folder / "config.json", use_diff=False)
+    (folder / GGUF_LINK).symlink_to(file.resolve())
+    return folder
+
+
 def make_encoder(config: MutableMapping[str, Any], folder: Path, *, initialize: bool = False) -> TransformersEncoder:
     """An encoder of a folder's sizes, without values of its weights, or with random ones; with a vocabulary head if its kind has one."""
     model_config = read_model_config(config, folder)
@@ -127,7 +150,7 @@ def make_encoder(config: MutableMapping[str, Any], folder: Path, *, initialize: 
     return _wrap(model, config, folder, has_head=True, probe=initialize)
 
 
-def read_encoder(folder: Path, config: MutableMapping[str, Any], *, gguf: str | None = None) -> TransformersEncoder:
+def read_encoder(folder: Path, config: MutableMapping[str, Any]) -> TransformersEncoder:
     """The model of a folder in float32, with its vocabulary head if it has one. What the probe finds is noted in `config`.
 
     ArtifactError for weights that are missing or that the model does not have.
@@ -135,8 +158,8 @@ def read_encoder(folder: Path, config: MutableMapping[str, Any], *, gguf: str | 
     model_config = read_model_config(config, folder)
     kind = choose_class(model_config)
     options = {"config": model_config, "dtype": torch.float32, "local_files_only": True, "output_loading_info": True}
-    options |= {"use_safetensors": True} if gguf is None else {"gguf_file": gguf}
-    with refuse_transformers_errors(f"{folder}: cannot be opened by transformers"):
+    options |= {"gguf_file": GGUF_LINK} if (folder / GGUF_LINK).exists() else {"use_safetensors": True}
+    with refuse_transformers_errors(f"{folder}: cannot be opened by transformers"), redirect_stderr(StringIO()):  # a bar for GGUF
         model, loading = kind.from_pretrained(folder, **options)
     has_head = _check_loading(folder, model, loading)
     return _wrap(model, config, folder, has_head=has_head, probe=True)
@@ -162,9 +185,10 @@ def _wrap(model: PreTrainedModel, config: MutableMapping[str, Any], folder: Path
     names = {id(tensor): name for name, tensor in reversed(model.state_dict(keep_vars=True).items())}  # of a tied weight the first
     base, sizes = model.base_model, parse_config(config, folder)
     _register_once(base)
+    is_causal = getattr(base.config, "is_causal", True) and any(vars(part).get("is_causal") for part in base.modules())
     head = _take_head(model, base) if has_head and base is not model else None
     encoder = _cut(base, sizes, probe=probe)
-    encoder.vocabulary_head = head
+    encoder.vocabulary_head, encoder.is_causal = head, is_causal
     config[BACKBONE_KEY] = dict(config.get(BACKBONE_KEY, {})) | ({} if encoder.config.packed is None else {"packed": encoder.config.packed})
     encoder.file_names = {own: names[id(tensor)] for own, tensor in encoder.state_dict(keep_vars=True).items()}
     return encoder

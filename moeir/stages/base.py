@@ -434,11 +434,11 @@ def _digest_weights(path: Path, setting: settings.Setting) -> str:
         return manifests.digest_files(manifests.verify_artifact(path, "checkpoint")["files"])
     if words := describe_unfinished(path):
         raise ArtifactError(f"{path}: {words}")
-    if path.is_dir():
+    if path.is_dir() or (path.is_file() and path.suffix == ".gguf"):
         identity.hold(path)
         return manifests.compute_digest(path)
     if path.exists() or path.is_absolute() or str(path).startswith(".") or len(path.parts) > 2:
-        raise UsageError(f"{path}: expected a folder with config.json and model.safetensors, or a hub id ({setting.flag})")
+        raise UsageError(f"{path}: expected a folder with config.json and model.safetensors, a GGUF file, or a hub id ({setting.flag})")
     return f"hub:{path}"
 
 

@@ -14,7 +14,7 @@ from moeir.stages.checkpoint_options import InputOptions, read_first_texts, sugg
 class Init(InputOptions):
     """Turn plain weights (a transformers or sentence-transformers folder) into a checkpoint, without training."""
 
-    model: Path = input_field("weights", "Folder of weights, a checkpoint, or a hub id.")
+    model: Path = input_field("weights", "Folder of weights, a GGUF file, a checkpoint, or a hub id.")
     arch: str | None = option("Architecture, e.g. dense:pooling=mean,normalise=true.", None, package="architectures")
     corpus: Path | None = input_field("texts", "Texts to fit a vocabulary head on, if the weights have none.", None)
     from_scratch: bool = option("Take only sizes and tokenizer from --model, and initialize the weights at random.", False)

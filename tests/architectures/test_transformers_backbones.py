@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from moeir.training.sampling import make_sampler
 from moeir.training.trainer import Schedule, train
 from tests.backbones import tiny_models, tiny_tokenizers
 from tests.backbones.test_transformers_encoder import PACKED, WHOLE
+from tests.conftest import run_in_process, run_moeir
 from tests.training.toy_examples import Killed, animal_text, identical, kill_at, make_examples, take_step, tokenize_in_memory
 
 TEXTS = ["An owl, hunting at night.", "the sea (the end)", "bread in the whale"]
@@ -151,6 +153,7 @@ def test_attention_dropout_is_that_of_the_weights_or_what_is_set(weights):
         ("lfm2", "taser", "taser: Lfm2Model runs whole"),
         ("t5", "splade", "its lexical expert needs a vocabulary head"),
         ("gemma2", "splade", "its lexical expert needs a vocabulary head"),
+        ("qwen3", "cross-encoder", "use head=linear over a model of transformers"),
         ("bert", "mote:similarity=dense", "BertLayer has no feed-forward apart from residual and normalisation"),
     ],
 )
@@ -225,3 +228,55 @@ def test_a_checkpoint_that_was_not_probed_is_probed_when_it_is_opened(weights, t
     caplog.clear()
     assert open_checkpoint(tmp_path).architecture.encoder.config.packed is False
     assert "runs whole over texts of one length" in caplog.text
+
+
+def write_gguf(file):
+    """A tiny Llama in GGUF, with a byte-level tokenizer whose tokens are letters."""
+    gguf = pytest.importorskip("gguf")
+    pytest.importorskip("accelerate")
+    tokens = ["<pad>", "<s>", "</s>", *map(chr, range(33, 127)), "Ġ", "ow", "<|endoftext|>"]
+    writer = gguf.GGUFWriter(file, "llama")
+    for add, value in {
+        writer.add_context_length: 64, writer.add_embedding_length: 32, writer.add_block_count: 2, writer.add_feed_forward_length: 48,
+        writer.add_head_count: 4, writer.add_head_count_kv: 2, writer.add_layer_norm_rms_eps: 1e-5, writer.add_rope_dimension_count: 8,
+        writer.add_vocab_size: len(tokens), writer.add_tokenizer_model: "gpt2", writer.add_token_list: tokens,
+        writer.add_token_merges: ["o w"], writer.add_bos_token_id: 1, writer.add_eos_token_id: 2, writer.add_pad_token_id: 0,
+    }.items():  # fmt: skip
+        add(value)
+    generator = torch.Generator().manual_seed(0)
+    layer = {"attn_q": (32, 32), "attn_k": (16, 32), "attn_v": (16, 32), "attn_output": (32, 32), "ffn_gate": (48, 32), "ffn_up": (48, 32)}
+    layer |= {"ffn_down": (32, 48), "attn_norm": (32,), "ffn_norm": (32,)}
+    shapes = {"token_embd": (len(tokens), 32), "output_norm": (32,)}
+    shapes |= {f"blk.{number}.{name}": shape for number in range(2) for name, shape in layer.items()}
+    for name, shape in shapes.items():
+        writer.add_tensor(f"{name}.weight", torch.randn(shape, generator=generator).numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def test_a_gguf_file_becomes_a_checkpoint_that_opens_without_gguf(tmp_path, monkeypatch):
+    (source := tmp_path / "source").mkdir()
+    write_gguf(source / "tiny.gguf")
+    expected = transformers.AutoModel.from_pretrained(source, gguf_file="tiny.gguf")
+    for number, model in enumerate((source, source / "tiny.gguf")):
+        result = run_moeir("init", "--model", model, "--arch", "dense:pooling=last", "--output", tmp_path / str(number))
+        assert result.messages == []
+    write_gguf(source / "other.gguf")
+    result = run_in_process("init", "--model", source, "--arch", "dense", "--output", tmp_path / "2")
+    assert result.code == 2 and "has 2 GGUF files; name one of them" in result.stderr
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    checkpoint = open_checkpoint(tmp_path / "0")
+    config = json.loads((tmp_path / "0" / "config.json").read_text())
+    assert "quantization_config" not in config and config["model_type"] == "llama"
+    ids = checkpoint.tokenizer.encode(["owl"])
+    vector = checkpoint.encode(["owl"])["global"].vectors[0]
+    assert float((vector - expected(input_ids=torch.tensor(ids)).last_hidden_state[0, -1]).abs().max()) <= 1e-5
+
+
+@pytest.mark.parametrize("name, pooling, warns", [("qwen3", "cls", True), ("qwen3", "last", False), ("gemma3_text", "cls", False)])
+def test_the_first_token_of_a_decoder_is_warned_of(name, pooling, warns, weights, caplog):
+    checkpoint = build_checkpoint(weights(name), f"dense:pooling={pooling}", RULES)
+    assert ("its first token reads nothing; set pooling=last" in caplog.text) is warns
+    assert checkpoint.architecture.encoder.is_causal is (name == "qwen3")

@@ -54,7 +54,7 @@ MORE_TESTS |= {  # of packages whose files are tested through the commands
     "hub": "stages/test_push stages/test_pull", "parsing": "test_parsing test_settings", "records/remote_rows": "test_data_sources",
     **dict.fromkeys(("reporting/explanations", "reporting/html_page", "reporting/page_data"), "stages/test_report"),
     **dict.fromkeys(("reranking/candidates", "reranking/score_journal", "reranking/scoring"), "stages/test_rerank"),
-    "settings": "test_cli", "console": "test_cli stages/test_outputs", "variants": "test_own_code",
+    "settings": "test_cli test_data_sources", "console": "test_cli stages/test_outputs", "variants": "test_own_code",
     "retrieval/searcher": "stages/test_search stages/test_exact_sum", "mining": "stages/test_mine_negatives",
     "pretraining/task": "stages/test_pretrain",
     "stages/base": "stages/test_outputs stages/test_next_command", "representations/row_checks": "data_checks/test_vectors",

@@ -21,7 +21,7 @@ SHAPES = [
     *((name, {}) for name in TINY_MODELS),
     ("bert", {"hidden_act": "gelu_new", "num_attention_heads": 1, "layer_norm_eps": 1e-6}),
     ("bert", {"hidden_act": "relu", "type_vocab_size": 1, "num_hidden_layers": 1}),
-    ("distilbert", {"layer_norm_eps": 0.1}),
+    ("distilbert", {"layer_norm_eps": 0.1, "activation": "relu"}),
     ("bert", {"hidden_size": 48, "num_attention_heads": 6, "intermediate_size": 20, "type_vocab_size": 4}),
 ]
 
@@ -95,13 +95,25 @@ def test_a_discriminator_of_electra_brings_no_vocabulary_head(tmp_path):
     assert not weights_io.has_vocabulary_head(tmp_path) and weights_io.read_encoder(tmp_path, vocabulary_head=None).vocabulary_head is None
 
 
-@pytest.mark.parametrize("name", ["bert", "roberta", "xlm-roberta", "electra", "distilbert", "modernbert"])
-def test_what_a_config_leaves_out_has_the_value_of_transformers(name):
+KEYS = ("hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob")
+
+
+@pytest.mark.parametrize(
+    "name, keys",
+    [
+        *((name, KEYS) for name in ("bert", "roberta", "xlm-roberta", "electra")),
+        ("distilbert", ("activation", "dropout", "attention_dropout")),
+        ("modernbert", ("hidden_activation", "mlp_dropout", "attention_dropout")),
+    ],
+)
+def test_what_a_config_leaves_out_has_the_value_of_transformers(name, keys):
     config = transformers.AutoConfig.for_model(name).to_dict()
     parse = weights_io.import_family(config, Path()).parse_config
     for key in config:
         with suppress(KeyError):  # a size
             assert parse({other: config[other] for other in config if other != key}) == parse(config), key
+    read = parse(config | dict(zip(keys, ("relu", 0.3, 0.2))))
+    assert (read.activation, read.dropout, read.attention_dropout) == ("relu", 0.3, 0.2)
 
 
 @torch.no_grad()

@@ -142,6 +142,6 @@ def test_coverage_counts_both_sides():
     assert measures.compute_coverage(RUN, QRELS, depth=2) == Coverage(
         judged=4, returned=4, missing=1, extra=1, depth=2, unjudged_at_depth=1 / 5
     )
-    assert measures.compute_coverage(Run.from_hits({}), QRELS).unjudged_at_depth == 0.0
+    assert measures.compute_coverage(Run.from_hits({}), QRELS) == Coverage(4, 0, 4, 0, depth=10, unjudged_at_depth=0.0)
 
 

@@ -128,10 +128,11 @@ def test_hard_negatives_of_all_systems_are_united(tmp_path: Path, caplog: pytest
         {"qid": 7, "pos": [10], "neg": {"bm25": [11, 12], "dense": [12, 13, 10]}},
         {"qid": 8, "pos": [], "neg": {"bm25": [11]}},
         {"qid": 9, "pos": [14], "neg": {"bm25": []}},
+        {"qid": 6, "pos": [], "neg": {"bm25": [11]}},
     ]
     path = write_lines(tmp_path / "hard.jsonl", rows)
     assert read_ids(path) == {"7": (("10",), ("11", "12", "13")), "9": (("14",), ())}
-    assert f"{path}: read as msmarco-hard-negatives, which leaves out, 1 times: a query without a positive" in caplog.messages
+    assert f"{path}: read as msmarco-hard-negatives, which leaves out, 2 times: a query without a positive" in caplog.messages
     assert f"{path}: read as msmarco-hard-negatives, which leaves out, 1 times: a positive that is a negative elsewhere" in caplog.messages
 
 

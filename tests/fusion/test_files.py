@@ -13,7 +13,7 @@ WRITTEN = """{
  "method": "linear:weights=1+2",
  "runs": [
   "one",
-  "two"
+  "naïve"
  ],
  "found": {
   "depth": 100
@@ -23,7 +23,7 @@ WRITTEN = """{
 
 
 def test_the_format_is_that_of_earlier_versions(tmp_path):
-    path, fusion = tmp_path / "linear.json", SavedFusion("linear:weights=1+2", ("one", "two"), {"depth": 100})
+    path, fusion = tmp_path / "linear.json", SavedFusion("linear:weights=1+2", ("one", "naïve"), {"depth": 100})
     path.write_text(WRITTEN, encoding="utf-8")
     assert read_fusion(path) == fusion
     write_fusion(fusion, path)

@@ -95,7 +95,7 @@ def test_a_picture_is_drawn_and_drawn_alike(form, first, report, tmp_path):
     assert images[0] == images[1] and images[0].startswith(first)
     if form == "svg":
         labels = ("lexical", "gate.1", "router (unfinished): loss", "came: loss", "mlm: accuracy")
-        assert all(f">{words}<" in images[0].decode() for words in labels)
+        assert all(f">{words}<" in images[0].decode() for words in labels) and "stroke-width: 1.3" in images[0].decode()
     assert report("one", output=tmp_path / f"one.{form}").code == 0
 
 

@@ -79,7 +79,7 @@ def test_finetune_says_it_also_of_tokens_in_a_cache(tiny_model, corpus, tmp_path
         assert lines_of(result) == [[(10, 30, "documents", 10, 13.3), (30, 30, "queries", 5, 37.5)]]
 
 
-def test_rerank_and_search_say_it(checkpoint, corpus, tiny_model, tmp_path, moeir):
+def test_rerank_and_search_say_it(checkpoint, corpus, tiny_model, tmp_path, moeir, monkeypatch):
     (tmp_path / "queries.jsonl").write_text('{"_id": "q", "text": "owl owl owl owl owl owl"}\n{"_id": "r", "text": "owl"}\n')
     (tmp_path / "run.trec").write_text("q Q0 d0 1 2 x\nq Q0 d1 2 1 x\nr Q0 d1 1 1 x\n")
     texts = ("--queries", tmp_path / "queries.jsonl", "--corpus", corpus)
@@ -92,8 +92,11 @@ def test_rerank_and_search_say_it(checkpoint, corpus, tiny_model, tmp_path, moei
     assert (cut, count, kind, length) == (1, 2, "documents", 14)
     assert moeir("encode", "--model", checkpoint, "--corpus", corpus, "--output", tmp_path / "enc").code == 0
     assert moeir("index", "--encodings", tmp_path / "enc", "--output", tmp_path / "idx").code == 0
-    result = moeir("search", "--index", tmp_path / "idx", "--queries", tmp_path / "queries.jsonl", "--output", tmp_path / "runs")
-    assert lines_of(result) == [[(1, 2, "queries", 5, 27.3)]]
+    more = "".join(f'{{"_id": "s{number}", "text": "owl"}}\n' for number in range(18))
+    (tmp_path / "more.jsonl").write_text((tmp_path / "queries.jsonl").read_text() + more)
+    monkeypatch.setattr("moeir.stages.search.QUERIES_PER_BLOCK", 8)  # three blocks, after a warm-up with the first query
+    search = ("search", "--index", tmp_path / "idx", "--queries", tmp_path / "more.jsonl", "--batch-size", 4)
+    assert lines_of(moeir(*search, "--output", tmp_path / "runs")) == [[(1, 20, "queries", 5, 4.6)]]
 
 
 @pytest.mark.parametrize(("words", "documents"), [(1, []), (20, [(1, 1, "documents", 14)])])

@@ -157,7 +157,7 @@ ARTIFACTS = [
     BadInput("plain weights for a checkpoint", None, ENCODE + "tiny", 4, "moeir init --model tiny"),
     BadInput("corrupt weights", weights(overwrite("nonsense")), START, 4, "damaged"),
     BadInput("no config.json", config(Path.unlink), START, 4, "bad: no config.json"),
-    BadInput("unknown family", config(set_keys(model_type="t5")), START, 2, "model_type is 't5'"),
+    BadInput("unknown family", config(set_keys(model_type="plankton")), START, 2, "model_type is 'plankton'"),
     BadInput("weights of another size", config(set_keys(num_hidden_layers=5)), START, 4, "weights are missing"),
     BadInput("no tokenizer", tokenizer(lambda path: (path.unlink(), path.with_name("vocab.txt").unlink())), START, 4,
         "bad: no tokenizer.json or vocab.txt"),

@@ -140,7 +140,7 @@ def unpack_gguf(file: Path) -> Path:
     return folder
 
 
-def make_encoder(config: MutableMapping[str, Any], folder: Path, *, initialize: bool = False) -> TransformersEncoder:
+def make_transformers_encoder(config: MutableMapping[str, Any], folder: Path, *, initialize: bool = False) -> TransformersEncoder:
     """An encoder of a folder's sizes, without values of its weights, or with random ones; with a vocabulary head if its kind has one."""
     model_config = read_model_config(config, folder)
     kind = choose_class(model_config)
@@ -150,7 +150,7 @@ def make_encoder(config: MutableMapping[str, Any], folder: Path, *, initialize: 
     return _wrap(model, config, folder, has_head=True, probe=initialize)
 
 
-def read_encoder(folder: Path, config: MutableMapping[str, Any]) -> TransformersEncoder:
+def read_transformers_encoder(folder: Path, config: MutableMapping[str, Any]) -> TransformersEncoder:
     """The model of a folder in float32, with its vocabulary head if it has one. What the probe finds is noted in `config`.
 
     ArtifactError for weights that are missing or that the model does not have.
@@ -229,7 +229,7 @@ def _cut(base: PreTrainedModel, sizes: TransformersConfig, *, probe: bool) -> Tr
     probe = probe and sizes.packed is None and not on_meta
     if sizes.packed is not False:
         try:
-            expected = _run_alone(base, draw_texts(sizes)) if probe else []
+            expected = _run_alone(base, draw_probe_texts(sizes)) if probe else []
             base.set_attn_implementation(ATTENTION)
             check = (lambda encoder: check_packing(encoder, expected, own_attention)) if probe else None
             packed = True if probe else sizes.packed
@@ -254,7 +254,7 @@ def find_layers(model: PreTrainedModel) -> str:
     return min(names, key=lambda name: name.count("."))
 
 
-def draw_texts(sizes: TransformersConfig, lengths: tuple[int, ...] = PROBE_LENGTHS) -> list[list[int]]:
+def draw_probe_texts(sizes: TransformersConfig, lengths: tuple[int, ...] = PROBE_LENGTHS) -> list[list[int]]:
     """Texts of random ids, always the same, without those of the first, special tokens."""
     generator = torch.Generator().manual_seed(0)
     lowest = min(10, sizes.vocabulary - 1)
@@ -277,7 +277,7 @@ def check_packing(encoder: TransformersEncoder, expected: list[Tensor], own_atte
     """
     encoder.eval()
     model = encoder.embeddings.model
-    tokens = _pack(draw_texts(encoder.config), model.device)
+    tokens = _pack(draw_probe_texts(encoder.config), model.device)
     states = encoder.embeddings(tokens)
     for number, layer in enumerate(encoder.layers, 1):
         states = layer(states, tokens, tokens.layout)
@@ -304,7 +304,7 @@ def _check_close(actual: Tensor, expected: Tensor, tolerance: float) -> None:
 
 def _check_arguments(encoder: TransformersEncoder, length: int) -> None:
     """NotPackableError if the arguments of a layer for a short text depend on a long one beside it."""
-    long, short = draw_texts(encoder.config, (length, PROBE_LENGTHS[0]))
+    long, short = draw_probe_texts(encoder.config, (length, PROBE_LENGTHS[0]))
     calls = []
     for texts in ([short], [long, short]):
         tokens = _pack(texts, encoder.embeddings.model.device)
@@ -318,7 +318,7 @@ def _check_windows(encoder: TransformersEncoder, length: int, own_attention: str
     """NotPackableError if a layer of some kind gives the tokens of a long text other states packed than alone."""
     model = encoder.embeddings.model
     kinds = getattr(model.config, "layer_types", None) or [None] * len(encoder.layers)
-    long, short = draw_texts(encoder.config, (length, PROBE_LENGTHS[0]))
+    long, short = draw_probe_texts(encoder.config, (length, PROBE_LENGTHS[0]))
     together, alone = _pack([short, long], model.device), _pack([long], model.device)
     encoder.embeddings(together)
     model.set_attn_implementation(own_attention)

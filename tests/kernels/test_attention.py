@@ -170,4 +170,5 @@ def test_rotation_keeps_lengths_and_makes_products_depend_on_distance_alone():
 )
 def test_the_variable_length_kernel_is_for_half_precision_and_widths_that_it_has(capability, dtype, width, supported, monkeypatch):
     monkeypatch.setattr(kernel, "compute_capability", lambda device: capability)
-    assert kernel.supports_varlen(torch.zeros(1, 1, width, dtype=dtype)) == supported
+    heads = torch.zeros(1, 1, width, dtype=dtype)
+    assert kernel.supports_varlen(heads, heads) == supported

@@ -185,7 +185,7 @@ def make_encoder(config: MutableMapping[str, Any], folder: Path, *, vocabulary_h
     That of transformers always has a vocabulary head if its kind has one.
     """
     if uses_transformers(config):
-        encoder: Encoder = _import_transformers().make_encoder(config, folder, initialize=initialize)
+        encoder: Encoder = _import_transformers().make_transformers_encoder(config, folder, initialize=initialize)
         return encoder
     return Encoder(parse_encoder_config(config, folder), vocabulary_head=vocabulary_head)
 
@@ -203,7 +203,10 @@ def read_encoder(
     if uses_transformers(config):
         with torch.device(device):
             tools = _import_transformers()
-            opened: Encoder = tools.make_encoder(config, folder) if device == "meta" else tools.read_encoder(folder, config)
+            if device == "meta":
+                opened: Encoder = tools.make_transformers_encoder(config, folder)
+            else:
+                opened = tools.read_transformers_encoder(folder, config)
         return opened
     names = import_family(config, folder).NAMES
     weights = read_weights(folder, config, device=device)

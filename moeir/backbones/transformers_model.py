@@ -4,6 +4,7 @@ Weights are read and renamed by transformers; no code of a folder is ever run.
 """
 
 import inspect
+import json
 import logging
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, nullcontext, redirect_stderr
@@ -135,9 +136,17 @@ def unpack_gguf(file: Path) -> Path:
     with refuse_transformers_errors(f"{file}: cannot be opened by transformers"):
         config = transformers.AutoConfig.from_pretrained(file.parent, **options)
         transformers.AutoTokenizer.from_pretrained(file.parent, **options).save_pretrained(folder)
+    _remove_foreign_tokens(folder / "tokenizer.json", config.get_text_config().vocab_size)
     config.to_json_file(folder / "config.json", use_diff=False)
     (folder / GGUF_LINK).symlink_to(file.resolve())
     return folder
+
+
+def _remove_foreign_tokens(path: Path, vocabulary: int) -> None:
+    """Remove tokens that transformers adds to those of a GGUF file, such as `<|endoftext|>`: the weights have no rows for them."""
+    tokenizer = json.loads(path.read_text(encoding="utf-8"))
+    tokenizer["added_tokens"] = [token for token in tokenizer["added_tokens"] if token["id"] < vocabulary]
+    path.write_text(json.dumps(tokenizer, ensure_ascii=False), encoding="utf-8")
 
 
 def make_transformers_encoder(config: MutableMapping[str, Any], folder: Path, *, initialize: bool = False) -> TransformersEncoder:

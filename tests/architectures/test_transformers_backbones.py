@@ -234,7 +234,7 @@ def write_gguf(file):
     """A tiny Llama in GGUF, with a byte-level tokenizer whose tokens are letters."""
     gguf = pytest.importorskip("gguf")
     pytest.importorskip("accelerate")
-    tokens = ["<pad>", "<s>", "</s>", *map(chr, range(33, 127)), "Ġ", "ow", "<|endoftext|>"]
+    tokens = ["<pad>", "<s>", "</s>", *map(chr, range(33, 127)), "Ġ", "ow"]  # transformers adds <|endoftext|>, without a row
     writer = gguf.GGUFWriter(file, "llama")
     for add, value in {
         writer.add_context_length: 64, writer.add_embedding_length: 32, writer.add_block_count: 2, writer.add_feed_forward_length: 48,
@@ -271,6 +271,7 @@ def test_a_gguf_file_becomes_a_checkpoint_that_opens_without_gguf(tmp_path, monk
     config = json.loads((tmp_path / "0" / "config.json").read_text())
     assert "quantization_config" not in config and config["model_type"] == "llama"
     ids = checkpoint.tokenizer.encode(["owl"])
+    assert len(transformers.AutoTokenizer.from_pretrained(tmp_path / "0")) == config["vocab_size"]
     vector = checkpoint.encode(["owl"])["global"].vectors[0]
     assert float((vector - expected(input_ids=torch.tensor(ids)).last_hidden_state[0, -1]).abs().max()) <= 1e-5
 

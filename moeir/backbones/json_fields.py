@@ -33,7 +33,7 @@ FIELDS: Mapping[str, tuple[type | None, ...]] = {  # types of the values, as `js
     **dict.fromkeys(("resid_pdrop", "attn_pdrop", "embd_pdrop"), (int, float)),
     "classifier_dropout": (int, float, None),
     **dict.fromkeys(("global_rope_theta", "local_rope_theta", "rope_theta"), (int, float)),
-    **dict.fromkeys(("hidden_act", "activation", "activation_function", "hidden_activation", "classifier_activation", "rope_type"), (str,)),
+    **dict.fromkeys(("hidden_act", "activation", "hidden_activation", "classifier_activation", "rope_type"), (str,)),
     **dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias", "classifier_bias", "decoder_bias"), (bool,)),
     **dict.fromkeys(("rope_parameters", "full_attention", "sliding_attention"), (dict, None)),
     "layer_types": (list, None),

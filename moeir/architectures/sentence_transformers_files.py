@@ -78,7 +78,7 @@ def read_folder_settings(folder: Path, arch: str, requested: Mapping[str, str], 
         raise ArtifactError(f"{encoder}/adapter_config.json: weights of an adapter; merge them into their model (peft) and save that")
     if not modules and not (arch == "cross-encoder" and has_classifier(folder)):
         return FolderSettings(folder, {}, {}, {})
-    is_late = arch == "colbert" and not {"Dense", "MultiVectorMask"}.isdisjoint(dict(modules))
+    is_late = arch == "colbert" and (_is_pylate(_read_fields(folder / CONFIG_FILE)) or "MultiVectorMask" in dict(modules))
     config = _read_known(folder / CONFIG_FILE, refuse, *(["config", "pylate"] if is_late else ["config"]))
     fields: dict[str, Any] = _read_lengths(encoder, arch, refuse)
     prompts, default = config.get("prompts") or {}, config.get("default_prompt_name")
@@ -110,6 +110,10 @@ def _refuse(lossy: bool, message: str) -> None:
     log.warning("%s; it is left out", message)
 
 
+def _is_pylate(config: Mapping[str, Any]) -> bool:
+    return config.get("model_type") == "ColBERT" or config.get("query_prefix") is not None
+
+
 def has_classifier(folder: Path) -> bool:
     """Whether a folder holds a model for sequence classification, as a cross-encoder is."""
     return "ForSequenceClassification" in str(weights_io.read_config(folder).get("architectures"))
@@ -135,7 +139,7 @@ def _read_modules(folder: Path, refuse: Refuse) -> list[tuple[str, Path]]:
             _check_known(route.get("parameters") or {}, str(file), refuse, "router")
             query, document = ([(str.strip(route["types"][one]), one) for one in route["structure"][side]] for side in SIDES)
             query_modules, entries = [entry for entry in query if entry not in document], document
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         entries = []
     if not entries or any(Path(path).is_absolute() or ".." in Path(path).parts for _, path in [*entries, *query_modules]):
         raise ArtifactError(f"{file}: damaged: expected a list of objects, each with a type, and a path in the folder")
@@ -277,7 +281,7 @@ def _read_late_interaction(
 ) -> tuple[dict[str, str], dict[str, Tensor]]:
     """Options and weights of a ColBERT as PyLate (settings in `config`) or sentence-transformers 6 (in modules) writes it; `fields` get its
     lengths and prefixes. PyLate puts a token before each text, query_prefix or document_prefix; it may be in the prompts instead."""
-    encoder, is_pylate = modules[0][1], config.get("model_type") == "ColBERT"
+    encoder, is_pylate = modules[0][1], _is_pylate(config)
     dim, weights = _read_maps(modules, TOKEN_VECTORS, "heads.local.projection.", refuse)
     if not dim.isdecimal():
         expected = f"moeir has one, without bias and activation; {ENCODER_ALONE}"
@@ -304,7 +308,7 @@ def _read_late_interaction(
     fields |= {f"{side}_prefix": prefixes[side].removeprefix(markers[side] if has_markers else "") for side in SIDES}
 
     words = mask.get("skiplist_words", config.get("skiplist_words"))
-    words = list(string.punctuation) if words is None and is_pylate else words or []
+    words = list(string.punctuation) if words is None and is_pylate else list(map(str, words or []))
     skipped = {vocabulary[word] for word in words if word in vocabulary}
     sets = {"true": set[int](), "characters": {*special.punctuation_marks}, "false": {*special.punctuation}}
     if (punctuation := next((name for name, ids in sets.items() if ids == skipped), None)) is None:
@@ -338,7 +342,9 @@ def _read_splade(
         raise ArtifactError(f"{static}: its vocabulary is not that of {encoder}; moeir reads queries and documents with one tokenizer")
     length = int(min(read_tokenizer_config(static).get("model_max_length") or fields["query_length"], fields["query_length"]))
     fields["query_length"] = min(length + 2, fields["query_length"])  # there, special tokens are not added
-    weights = {"heads.lexical.query_weights": _read_tensors(static)["weight"] / lexical.WEIGHT_UNIT}
+    weights = {f"heads.lexical.query_{name}s": tensor / lexical.WEIGHT_UNIT for name, tensor in _read_tensors(static).items()}
+    if any(bool((tensor < 0).any()) for tensor in weights.values()):
+        refuse(f"{static}: tokens with negative weights; moeir leaves such tokens out of queries")
     return options | {"queries": "tokens"}, weights
 
 

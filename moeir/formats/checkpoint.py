@@ -78,10 +78,9 @@ def _write_routes(path: Path, model: RetrievalModel, pooling: Mapping[str, Any])
     for name, settings in zip(types, ({"frozen": False}, {}, pooling), strict=True):
         write_json(path / name / "config.json", settings)
     head: Any = model.architecture.heads["lexical"]
-    weights, special_tokens = head.query_weights.detach().relu() * WEIGHT_UNIT, model.tokenizer.special_tokens
-    write_weights(path / query, {"weight": weights.index_fill(0, head.special_ids, 0.0)})
-    own_length = model.input_config.query_length - special_tokens.leading - special_tokens.trailing  # that module adds no special tokens
-    model.tokenizer.copy_files(path / query, own_length)
+    write_weights(path / query, {"weight": head.query_weights.relu() * WEIGHT_UNIT})
+    special_tokens = model.tokenizer.special_tokens  # that module adds none
+    model.tokenizer.copy_files(path / query, model.input_config.query_length - special_tokens.leading - special_tokens.trailing)
     _write_encoder(path / document[0], model)
     write_json(path / document[0] / "sentence_bert_config.json", {"max_seq_length": model.input_config.document_length})
     routes = {"structure": {"query": [query], "document": document}, "parameters": {"default_route": "document"}}

@@ -287,6 +287,8 @@ def write_model(
         written_config |= {"tie_word_embeddings": True} if masked_lm else {}
     half = HALF_DTYPES.get(str(config.get("dtype") or config.get("torch_dtype")))
     tensors = {name: _narrow(value.detach().cpu().to(torch.float32), half).contiguous() for name, value in sorted(weights.items())}
+    first = {tensor.data_ptr(): name for name, tensor in reversed(tensors.items())}
+    tensors = {name: tensor if first[tensor.data_ptr()] == name else tensor.clone() for name, tensor in tensors.items()}  # T5 ties some
     is_half = all(tensor.dtype == half for tensor in tensors.values())
     written_config["dtype"] = str(half).removeprefix("torch.") if is_half else "float32"
     (folder / "config.json").write_text(json.dumps(written_config, indent=2, sort_keys=True) + "\n", encoding="utf-8")

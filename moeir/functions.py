@@ -88,7 +88,7 @@ def _make_parameter(setting: settings.Setting) -> inspect.Parameter:
     return inspect.Parameter(setting.name, kind, default=default)
 
 
-def run_function(stage_type: type[Stage], values: Mapping[str, Any], *, force: bool = False) -> Any:
+def run_function(stage_type: type[Stage], values: Mapping[str, Any], *, force: bool) -> Any:
     """Run a stage with Python values and return what it made."""
     known = {setting.name: setting for setting in (*settings.list_settings(stage_type), *settings.list_shorthands(stage_type))}
     with data_sources.memory_folder() as folder:

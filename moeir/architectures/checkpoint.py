@@ -162,7 +162,7 @@ class RetrievalModel:
         encoded = self.encode_batches(self.tokenize_batches(texts, side, max_tokens=max_tokens), experts).drop_zero_weights()
         return encoded.check_finite(lambda text: f"{side} {reprlib.repr(texts[text])}")
 
-    def tokenize_batches(self, texts: Sequence[str], side: str, *, max_tokens: int = 8192) -> "TokenBatches":
+    def tokenize_batches(self, texts: Sequence[str], side: str, *, max_tokens: int) -> "TokenBatches":
         """Texts as batches of packed tokens in host memory, pinned if the model is on CUDA; each of at most `max_tokens` tokens or one
         text, sorted by length."""
         ids, silent = self.token_ids(texts, side)

@@ -218,7 +218,7 @@ class Layer(nn.Module):
 
     gradient_checkpointing = False  # whether only its input is stored and the layer is recomputed for its gradient
 
-    def __init__(self, config: EncoderConfig, number: int = 0) -> None:
+    def __init__(self, config: EncoderConfig, number: int) -> None:
         super().__init__()
         prenorm = config.prenorm
         self.attention, self.feedforward = _make_attention(config, number), _make_feedforward(config, number)

@@ -245,7 +245,7 @@ class TransformersEncoder(Encoder):
         model: nn.Module,
         layers_name: str | None,
         *,
-        first_position: int = 0,
+        first_position: int,
         check: Callable[["TransformersEncoder"], None] | None = None,
     ) -> None:
         nn.Module.__init__(self)

@@ -72,7 +72,7 @@ class PoolingHead(nn.Module):
         return Dense(normalize(vectors) if self.normalise else vectors)
 
 
-def pool_states(pooling: str, states: Tensor, tokens: PackedTokens, unpooled: int = 0) -> Tensor:
+def pool_states(pooling: str, states: Tensor, tokens: PackedTokens, unpooled: int) -> Tensor:
     """states [T, H] -> vectors [B, H]: of tokens that are attended to, without the first `unpooled` of each text."""
     starts, texts = tokens.starts[:-1], tokens.text_indices()
     if pooling == "cls":

@@ -180,7 +180,7 @@ def banded_attention(
     value: Tensor,
     layout: PackedLayout,
     reach: tuple[int | None, int | None],
-    dropout: float = 0.0,
+    dropout: float,
     scale: float | None = None,
 ) -> Tensor:
     """`attention` of each token to those at most `reach` tokens before and after it (None: to all of that side; causal: 0 after).

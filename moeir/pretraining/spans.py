@@ -27,7 +27,7 @@ def split_long_sentences(begins: Sequence[int], end: int, maximum: int) -> list[
     return [token for begin, stop in pairwise([*begins, end]) for token in range(begin, stop, maximum)]
 
 
-def pack_sentences(lengths: Sequence[int], maximum: int, rng: random.Random, *, short: float = 0.15) -> list[int]:
+def pack_sentences(lengths: Sequence[int], maximum: int, rng: random.Random, *, short: float) -> list[int]:
     """The first sentence of each span, for the sentences of one document, none longer than `maximum` tokens.
 
     A span has a target length: `maximum`, or with probability `short` a uniform one from 2 to `maximum`. A sentence that would exceed

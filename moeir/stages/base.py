@@ -442,7 +442,7 @@ def _digest_weights(path: Path, setting: settings.Setting) -> str:
     return f"hub:{path}"
 
 
-def dry_run(stage: Stage, *, force: bool = False) -> list[str]:
+def dry_run(stage: Stage, *, force: bool) -> list[str]:
     """The lines of `--dry-run`: what a run would read, write and spend; settings, sources and outputs are checked as in a run."""
     check_settings(stage)
     provenance, outputs, stream = build_provenance(stage), stage.outputs(), _find_stream(stage)

@@ -189,7 +189,7 @@ def read_runs(paths: Sequence[Path]) -> "dict[str, Run]":
     return {name: read_run_with_depth(path) for name, path in name_runs(paths).items()}
 
 
-def read_query_texts(path: Path, needed: Collection[str], origin: str, *, keep_empty: bool = False) -> dict[str, str]:
+def read_query_texts(path: Path, needed: Collection[str], origin: str, *, keep_empty: bool) -> dict[str, str]:
     """The texts of the needed queries, by id; DataError if one is missing, which `origin` has."""
     from moeir.records import texts
 

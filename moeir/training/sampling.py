@@ -229,7 +229,7 @@ def check_training_examples(
             raise DataError(f"{source}: query {example.query_id} {message}")
 
 
-def check_batch_size(sampler: EpochSampler, processes: int, *, pairs: bool = False) -> None:
+def check_batch_size(sampler: EpochSampler, processes: int, *, pairs: bool) -> None:
     """UsageError if a batch has fewer queries, or query-document pairs, than there are processes."""
     texts = sampler.batch_size * (1 + sampler.negatives) if pairs else sampler.batch_size
     if texts < processes:

@@ -63,7 +63,7 @@ class TextStream:
     sources: Sequence[str]
     files: Mapping[str, Sequence[Path]]
     keep_empty: bool
-    fielded: bool = False
+    fielded: bool
     prompts: Sequence[str] = ()
     rows: list[RowIndex] = field(init=False)
     queries: list[dict[str, str]] = field(init=False)

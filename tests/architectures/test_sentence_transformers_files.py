@@ -10,9 +10,11 @@ import transformers
 
 from moeir.architectures.checkpoint import open_checkpoint
 from moeir.architectures.initialize import build_checkpoint
-from moeir.architectures.sentence_transformers_files import read_folder_settings
+from moeir.architectures.input_config import InputConfig
+from moeir.architectures.sentence_transformers_files import read_folder_settings, write_dense_files
 from moeir.backbones.tokenizer import TextTokenizer
 from moeir.errors import ArtifactError
+from moeir.heads.pooling import POOLINGS, PoolingHead
 
 QUERIES = ("Which OWLS hunt at night?", "why " * 40 + "owls")
 DOCUMENTS = ("Owls hunt mice at NIGHT.", "owl cat mice " * 30)
@@ -347,3 +349,13 @@ def test_what_a_cross_encoder_cannot_keep_is_refused_by_name(file, content, mess
     (tmp_path / "ce" / file).write_text(json.dumps(content if before is None else before | content))
     with pytest.raises(ArtifactError, match=message):
         build_checkpoint(tmp_path / "ce", "cross-encoder", {})
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_a_pooling_is_written_by_the_name_that_it_has_there(pooling, tmp_path):
+    others = {"last": "lasttoken", "weighted_mean": "weightedmean_tokens"}
+    write_dense_files(tmp_path, InputConfig(query_length=8, document_length=8), 32, PoolingHead(pooling=pooling))
+    settings = json.loads((tmp_path / "1_Pooling" / "config.json").read_text())
+    assert [name for name, value in settings.items() if value is True and name.startswith("pooling_mode")] == [
+        f"pooling_mode_{others.get(pooling, f'{pooling}_token' if pooling == 'cls' else f'{pooling}_tokens')}"
+    ]

@@ -56,6 +56,7 @@ def test_a_competition_is_told_in_tables(report):
 
 
 def test_several_trainings_stand_beside_one_another(report, moeir, room):
+    assert report("one", "one").stderr == "error: --training: the same training is given twice\n"
     lines = report("came", "router", "mlm", "one").stdout.splitlines()
     starts = ["came 600 249.5000", "router 30 unfinished", "mlm 3 2.0000", "one 1 1.2500"]
     assert [line.split()[:3] for line in lines[2:6]] == [start.split() for start in starts]

@@ -19,10 +19,12 @@ HEADER_BYTES, CHECKSUM = 128, "crc32"
 
 
 class _SyncedFile:
-    """A file that is written at its end; bytes beyond the first `size` are dropped."""
+    """A file that is written at its end; bytes beyond the first `size` are dropped. A `header` of so many bytes is written last."""
 
-    def __init__(self, path: Path, size: int) -> None:
+    def __init__(self, path: Path, size: int, *, header: int = 0) -> None:
         self._path, self._is_name_synced = path, False
+        if size > header and (actual := path.stat().st_size if path.exists() else 0) < size:
+            raise ArtifactError(f"{path}: damaged: {actual} bytes, but its journal has {size}; --force starts over")
         self._file: IO[bytes] = open(path, "r+b" if path.exists() else "w+b")  # noqa: SIM115
         self._file.truncate(size)
         self._file.seek(0, os.SEEK_END)
@@ -84,10 +86,7 @@ class AppendableNpy(_SyncedFile):
 
     def __init__(self, path: Path, dtype: npt.DTypeLike, width: int | None = None, rows: int = 0) -> None:
         self.rows, self._dtype, self._width = rows, np.dtype(dtype), width
-        size = HEADER_BYTES + rows * self._dtype.itemsize * (1 if width is None else width)
-        if rows and (actual := path.stat().st_size if path.exists() else 0) < size:
-            raise ArtifactError(f"{path}: damaged: {actual} bytes, but its journal has {size}; --force starts over")
-        super().__init__(path, size)
+        super().__init__(path, HEADER_BYTES + rows * self._dtype.itemsize * (1 if width is None else width), header=HEADER_BYTES)
 
     def append(self, block: npt.NDArray[Any]) -> None:
         """Add rows: [n], or [n, width]."""

@@ -35,7 +35,7 @@ BUCKET_ELEMENTS = 1 << 24  # float32 gradients in a bucket: 64 MiB
 class SharedError(MoeirError):
     """An error that every process has received."""
 
-    def __init__(self, message: str, exit_code: int) -> None:
+    def __init__(self, message: str, exit_code: int = 1) -> None:  # unpickled from its message alone
         super().__init__(message)
         self.exit_code = exit_code  # type: ignore[misc]
 

@@ -8,8 +8,7 @@ that an interruption leaves resumable.
 import hashlib
 import logging
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,8 @@ from moeir.artifacts.atomic_write import make_folder
 from moeir.artifacts.journals import AppendableText, JsonlJournal
 from moeir.backbones.families import weights_io
 from moeir.backbones.tokenizer import load_tokenizer
-from moeir.errors import ArtifactError, UsageError, is_out_of_memory
+from moeir.backbones.transformers_model import refuse_transformers_errors
+from moeir.errors import ArtifactError, UsageError
 from moeir.records import generated_queries, lines
 from moeir.records.texts import Text
 
@@ -103,7 +103,7 @@ class QueryGenerator:
         sampling = self._sampling
         digest = hashlib.blake2b(f"{sampling.seed} {first_id}".encode(), digest_size=8).digest()
         torch.manual_seed(int.from_bytes(digest, "little", signed=True))
-        with _refuse_transformers_errors(f"{self.folder}: cannot generate; check its weights, or try --dtype float32"):
+        with refuse_transformers_errors(f"{self.folder}: cannot generate; check its weights, or try --dtype float32"):
             generated = self._model.generate(
                 input_ids=ids,
                 attention_mask=mask,
@@ -132,25 +132,12 @@ def _load_model(folder: Path, dtype: torch.dtype) -> Any:
     """Load the model of a folder; ArtifactError for one that is damaged, incomplete, or no sequence-to-sequence model."""
     weights_io.read_config(folder)
     weights_io.list_weight_files(folder)
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    with _refuse_transformers_errors(f"{folder}: cannot be opened as a sequence-to-sequence model"):
+    with refuse_transformers_errors(f"{folder}: cannot be opened as a sequence-to-sequence model"):
         options = {"use_safetensors": True, "local_files_only": True, "output_loading_info": True}
         model, loading_info = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=dtype, **options)
     if missing := sorted(loading_info["missing_keys"]):
         raise ArtifactError(f"{folder}: weights are missing, first {missing[0]} ({len(missing)} in all); expected a whole checkpoint")
     return model
-
-
-@contextmanager
-def _refuse_transformers_errors(reason: str) -> Iterator[None]:
-    """ArtifactError for whatever transformers raises on files that it does not expect, but for a lack of memory."""
-    try:
-        yield
-    except Exception as problem:
-        if is_out_of_memory(problem):
-            raise
-        raise ArtifactError(f"{reason}: {' '.join(str(problem).split())[:300]}") from None
 
 
 class ResumableQueryFile:

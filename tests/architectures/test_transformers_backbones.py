@@ -54,10 +54,10 @@ def weights(tmp_path_factory):
     def folder(name, **changes):
         path = root / "-".join([name, *map(str, changes.values())])
         if not path.exists():
-            size = tiny_tokenizers.write_roberta(path)
             family, settings = (PACKED | WHOLE)[name]
             if not hasattr(transformers, f"{family}Config"):
                 pytest.skip(f"transformers {transformers.__version__} has no {name}")
+            size = tiny_tokenizers.write_roberta(path)
             config = getattr(transformers, f"{family}Config")(**(settings | {"vocab_size": size} | changes))
             torch.manual_seed(3)
             transformers_model.choose_class(config)(config).save_pretrained(path)

@@ -241,7 +241,7 @@ def write_gguf(file):
         writer.add_context_length: 64, writer.add_embedding_length: 32, writer.add_block_count: 2, writer.add_feed_forward_length: 48,
         writer.add_head_count: 4, writer.add_head_count_kv: 2, writer.add_layer_norm_rms_eps: 1e-5, writer.add_rope_dimension_count: 8,
         writer.add_vocab_size: len(tokens), writer.add_tokenizer_model: "gpt2", writer.add_token_list: tokens,
-        writer.add_token_merges: ["o w"], writer.add_bos_token_id: 1, writer.add_eos_token_id: 2, writer.add_pad_token_id: 0,
+        writer.add_token_merges: ["o w", "w l"], writer.add_bos_token_id: 1, writer.add_eos_token_id: 2, writer.add_pad_token_id: 0,
     }.items():  # fmt: skip
         add(value)
     generator = torch.Generator().manual_seed(0)

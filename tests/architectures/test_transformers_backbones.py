@@ -235,7 +235,7 @@ def write_gguf(file):
     """A tiny Llama in GGUF, with a byte-level tokenizer whose tokens are letters."""
     gguf = pytest.importorskip("gguf")
     pytest.importorskip("accelerate")
-    tokens = ["<pad>", "<s>", "</s>", *map(chr, range(33, 127)), "Ġ", "ow"]  # transformers adds <|endoftext|>, without a row
+    tokens = ["<pad>", "<s>", "</s>", *map(chr, range(33, 127)), "Ġ", "ow", "wl"]  # transformers adds <|endoftext|>, without a row
     writer = gguf.GGUFWriter(file, "llama")
     for add, value in {
         writer.add_context_length: 64, writer.add_embedding_length: 32, writer.add_block_count: 2, writer.add_feed_forward_length: 48,

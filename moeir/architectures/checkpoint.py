@@ -30,6 +30,7 @@ from moeir.backbones.families import weights_io
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.backbones.prefetch import map_batches
 from moeir.backbones.tokenizer import TextTokenizer
+from moeir.backbones.transformers_encoder import TransformersEncoder
 from moeir.data_checks.truncation import count_truncation, describe_truncation
 from moeir.errors import ArtifactError, UsageError
 from moeir.heads.pooling import PoolingHead
@@ -187,9 +188,12 @@ class RetrievalModel:
 
     @property
     def is_stateless(self) -> bool:
-        """Whether threads may run the model at once: not with learned routers, which remember their last decision, nor own code."""
-        has_routers = any(isinstance(part, EmbeddingMixture) or has_learned_router(part) for part in self.architecture.modules())
-        return not has_routers and not variants.own_module(self.spec)
+        """Whether threads may run the model at once: not with learned routers, which remember their last decision, nor own code, nor a
+        model of transformers that runs whole, which may keep tables for the lengths of its last texts."""
+        parts = list(self.architecture.modules())
+        has_routers = any(isinstance(part, EmbeddingMixture) or has_learned_router(part) for part in parts)
+        runs_whole = any(isinstance(part, TransformersEncoder) and not part.layers for part in parts)
+        return not (has_routers or runs_whole or variants.own_module(self.spec))
 
     @property
     def is_concurrent(self) -> bool:
@@ -354,6 +358,9 @@ def load_with_spec(folder: Path, spec: str, input_config: InputConfig, device: s
     if not variants.own_module(spec) and not weights_io.uses_transformers(config):  # own code may shape its layers otherwise
         weights_io.check_sizes(folder, encoder_config, weights)
         check_token_ids(folder, tokenizer, encoder_config)
+    elif weights_io.uses_transformers(config):  # nothing of config.json's sizes is allocated before they are compared
+        with torch.device("meta"):
+            weights_io.check_shapes(folder, weights_io.make_encoder(dict(config), folder, vocabulary_head=head).state_dict(), weights)
     with torch.device(read_on):
         encoder = weights_io.make_encoder(config, folder, vocabulary_head=head)
         architecture = build_architecture(spec, encoder, tokenizer.special_tokens)

@@ -26,7 +26,7 @@ from transformers.initialization import no_init_weights
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.models.auto import modeling_auto as auto
 
-from moeir.backbones.families.weights_io import BACKBONE_KEY, FAMILIES
+from moeir.backbones.families.weights_io import BACKBONE_KEY, FAMILIES, check_shapes, list_weight_files, read_header
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.backbones.transformers_encoder import (
     ATTENTION,
@@ -60,7 +60,7 @@ def refuse_transformers_errors(reason: str) -> Iterator[None]:
     try:
         yield
     except Exception as problem:
-        if is_out_of_memory(problem) or isinstance(problem, ArtifactError | UsageError):
+        if is_out_of_memory(problem) or isinstance(problem, ArtifactError | UsageError | NotPackableError):
             raise
         raise ArtifactError(f"{reason}: {' '.join(str(problem).split())[:300]}") from None
 
@@ -76,13 +76,17 @@ def read_model_config(config: Mapping[str, Any], folder: Path) -> PreTrainedConf
         model_config = transformers.CONFIG_MAPPING[kind].from_dict(fields)
     if model_config.get_text_config() is not model_config or find_class(model_config) is None:
         raise UsageError(f"{folder}: model_type {kind!r} is not that of a model of texts alone")
+    if getattr(model_config, "attention_type", None) == "block_sparse":
+        reason = "a text's states depend on the lengths of texts before it; set 'original_full'"
+        raise UsageError(f"{folder}/config.json: attention_type is 'block_sparse', in which {reason}")
     model_config.use_cache = False
     return model_config
 
 
 def find_class(config: PreTrainedConfig, *, head: bool = False) -> type[PreTrainedModel] | None:
-    """The class of transformers with or without a vocabulary head for a configuration, None if there is none."""
-    return next((group[type(config)] for group in (HEAD_CLASSES if head else BASE_CLASSES) if type(config) in group), None)
+    """The class of transformers with or without a vocabulary head for a configuration, the first of several, None if there is none."""
+    kind = next((group[type(config)] for group in (HEAD_CLASSES if head else BASE_CLASSES) if type(config) in group), None)
+    return kind[0] if isinstance(kind, tuple) else kind
 
 
 def choose_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
@@ -96,13 +100,16 @@ def choose_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
 def parse_config(config: Mapping[str, Any], folder: Path) -> TransformersConfig:
     """The sizes of a folder's model."""
     model = read_model_config(config, folder)
-    numbers = {name: getattr(model, name, None) for name in ("max_position_embeddings", "n_positions", "intermediate_size", "d_ff")}
-    epsilons = (getattr(model, name, None) for name in ("layer_norm_eps", "rms_norm_eps", "norm_eps"))
-    positions = (numbers["max_position_embeddings"] or numbers["n_positions"] or LONGEST_PROBE) - find_first_position(model)
-    if max(*find_windows(model), find_rotary_limit(model)) >= LONGEST_PROBE:
-        positions = min(positions, LONGEST_PROBE)
-    inner = numbers["intermediate_size"] or numbers["d_ff"] or 4 * model.hidden_size
     with refuse_transformers_errors(f"{folder}/config.json"):
+        packed = config.get(BACKBONE_KEY, {}).get("packed")
+        if not isinstance(packed, bool | None):
+            raise ArtifactError(f"{folder}/config.json: {BACKBONE_KEY}: packed is {packed!r}; expected true or false")
+        numbers = {name: getattr(model, name, None) for name in ("max_position_embeddings", "n_positions", "intermediate_size", "d_ff")}
+        epsilons = (getattr(model, name, None) for name in ("layer_norm_eps", "rms_norm_eps", "norm_eps"))
+        positions = (numbers["max_position_embeddings"] or numbers["n_positions"] or LONGEST_PROBE) - find_first_position(model)
+        if max(*find_windows(model), find_rotary_limit(model)) >= LONGEST_PROBE:
+            positions = min(positions, LONGEST_PROBE)
+        inner = numbers["intermediate_size"] or numbers["d_ff"] or 4 * model.hidden_size
         return TransformersConfig(
             vocabulary=model.vocab_size,
             hidden=model.hidden_size,
@@ -113,7 +120,7 @@ def parse_config(config: Mapping[str, Any], folder: Path) -> TransformersConfig:
             positions=positions,
             segments=getattr(model, "type_vocab_size", None) or 0,
             initializer_range=getattr(model, "initializer_range", 0.02),
-            packed=config.get(BACKBONE_KEY, {}).get("packed"),
+            packed=packed,
         )
 
 
@@ -151,26 +158,50 @@ def _remove_foreign_tokens(path: Path, vocabulary: int) -> None:
 
 def make_transformers_encoder(config: MutableMapping[str, Any], folder: Path, *, initialize: bool = False) -> TransformersEncoder:
     """An encoder of a folder's sizes, without values of its weights, or with random ones; with a vocabulary head if its kind has one."""
+    parse_config(config, folder)  # raises for sizes without bounds before anything has them
     model_config = read_model_config(config, folder)
-    kind = choose_class(model_config)
     with nullcontext() if initialize else no_init_weights(), refuse_transformers_errors(f"{folder}/config.json"):
-        model = kind(model_config)
+        model = choose_class(model_config)(model_config)
         model.tie_weights()
     return _wrap(model, config, folder, has_head=True, probe=initialize)
+
+
+def read_transformers_sizes(folder: Path, config: MutableMapping[str, Any]) -> TransformersEncoder:
+    """The model of a folder on `meta`, with its vocabulary head if the files have one."""
+    with torch.device("meta"):
+        encoder, header = make_transformers_encoder(config, folder), _read_headers(folder)
+    head = [encoder.file_names[name] for name in encoder.state_dict() if name.startswith("vocabulary_head.")]
+    if header and head and header.keys().isdisjoint(head):
+        encoder.vocabulary_head = None
+    return encoder
+
+
+def _read_headers(folder: Path) -> dict[str, Tensor]:
+    """The shapes of a folder's weights, by their names in the files; none of a GGUF file."""
+    files = [] if (folder / GGUF_LINK).exists() else list_weight_files(folder)
+    return {name: tensor for file in files for name, tensor in read_header(folder / file).items()}
 
 
 def read_transformers_encoder(folder: Path, config: MutableMapping[str, Any]) -> TransformersEncoder:
     """The model of a folder in float32, with its vocabulary head if it has one. What the probe finds is noted in `config`.
 
-    ArtifactError for weights that are missing or that the model does not have.
+    ArtifactError for weights that are missing, that the model does not have, or that are no finite fractions.
     """
-    model_config = read_model_config(config, folder)
-    kind = choose_class(model_config)
+    parse_config(config, folder)
+    model_config, is_gguf = read_model_config(config, folder), (folder / GGUF_LINK).exists()
+    header = _read_headers(folder)
+    with refuse_transformers_errors(f"{folder}/config.json"):
+        kind = choose_class(model_config)
     options = {"config": model_config, "dtype": torch.float32, "local_files_only": True, "output_loading_info": True}
-    options |= {"gguf_file": GGUF_LINK} if (folder / GGUF_LINK).exists() else {"use_safetensors": True}
+    options |= {"gguf_file": GGUF_LINK} if is_gguf else {"use_safetensors": True}
     with refuse_transformers_errors(f"{folder}: cannot be opened by transformers"), redirect_stderr(StringIO()):  # a bar for GGUF
         model, loading = kind.from_pretrained(folder, **options)
     has_head = _check_loading(folder, model, loading)
+    own, parameters = f"{kind.base_model_prefix}.", dict(model.named_parameters())
+    bare = {name.removeprefix(own) for name in parameters}
+    if whole := sorted(name for name, one in header.items() if name.removeprefix(own) in bare and not one.is_floating_point()):
+        raise ArtifactError(f"{folder}: {whole[0]} holds whole numbers; moeir reads weights that are not quantised")
+    check_shapes(folder, parameters, parameters)
     return _wrap(model, config, folder, has_head=has_head, probe=True)
 
 
@@ -215,7 +246,7 @@ def _register_once(model: nn.Module) -> None:
 
 
 def _take_head(model: PreTrainedModel, base: PreTrainedModel) -> TransformersHead | None:
-    """The vocabulary head of a model without the model; None where logits are no linear function of what the head computes."""
+    """The vocabulary head of a model without the model; None where logits are not the decoder's map of what the head computes."""
     decoder = model.get_output_embeddings()
     if decoder is None or getattr(model.config, "final_logit_softcapping", None) is not None:
         return None
@@ -228,7 +259,14 @@ def _take_head(model: PreTrainedModel, base: PreTrainedModel) -> TransformersHea
             if parameter is decoder.bias:
                 module._parameters[parameter_name] = None
     tied = decoder.weight is base.get_input_embeddings().weight
-    return TransformersHead(model, decoder.bias, None if tied else decoder.weight, len(decoder.weight))
+    head = TransformersHead(model, decoder.bias, None if tied else decoder.weight, len(decoder.weight))
+    try:
+        width = head(torch.zeros(1, base.config.hidden_size, device=base.device)).shape[-1]
+    except (AttributeError, TypeError, ValueError, LookupError, RuntimeError) as problem:
+        if is_out_of_memory(problem):
+            raise
+        return None
+    return head if width == decoder.weight.shape[1] else None
 
 
 def _cut(base: PreTrainedModel, sizes: TransformersConfig, *, probe: bool) -> TransformersEncoder:
@@ -250,7 +288,21 @@ def _cut(base: PreTrainedModel, sizes: TransformersConfig, *, probe: bool) -> Tr
             reason = " ".join(str(problem).split())[:120]
             advice = "it runs whole over texts of one length, and cannot be cut into shared layers, towers or routed layers"
             log.warning("%s: texts do not stay apart in packed batches (%s); %s", type(base).__name__, reason, advice)
-    return TransformersEncoder(replace(sizes, packed=False), base, None, first_position=first)
+    encoder = TransformersEncoder(replace(sizes, packed=False), base, None, first_position=first)
+    if probe:
+        _check_whole(encoder)
+    return encoder
+
+
+@torch.no_grad()
+def _check_whole(encoder: TransformersEncoder) -> None:
+    """UsageError unless texts of one length have the states of each text alone, whenever they run."""
+    model, texts = encoder.embeddings.model, draw_probe_texts(encoder.config, PROBE_LENGTHS[-1:] * 2)
+    try:
+        with refuse_transformers_errors(f"{type(model).__name__} cannot read a text of {PROBE_LENGTHS[-1]} tokens"):
+            _check_close(encoder.eval()(_pack(texts, model.device)), torch.cat(_run_alone(model, texts)), PROBE_TOLERANCE)
+    except NotPackableError as problem:
+        raise UsageError(f"{type(model).__name__}: the states of a text depend on others, or on chance ({problem})") from None
 
 
 def find_layers(model: PreTrainedModel) -> str:

@@ -200,6 +200,8 @@ def test_weights_in_half_precision_stay_so_until_they_are_trained(arch, layout, 
         (lambda w: {k: v for k, v in w.items() if "1.mlp.up" not in k}, r"weights are missing, first .*layers.1.mlp.up_proj.weight \(1 in"),
         (lambda w: w | {"model.layers.1.mlp.router.weight": torch.zeros(2)}, r"does not have, first layers.1.mlp.router.weight \(1 in all"),
         (lambda w: w | {"model.norm.weight": torch.zeros(5)}, "cannot be opened by transformers: .*"),
+        (lambda w: w | {"model.norm.weight": torch.full((32,), torch.nan)}, "model.norm.weight holds NaN"),
+        (lambda w: w | {"model.norm.weight": torch.ones(32, dtype=torch.int32)}, "model.norm.weight holds whole numbers"),
     ],
 )
 def test_faulty_weights_are_refused_by_name(change, message, weights, tmp_path):
@@ -208,6 +210,61 @@ def test_faulty_weights_are_refused_by_name(change, message, weights, tmp_path):
     with pytest.raises(ArtifactError, match=message) as caught:
         build_checkpoint(tmp_path, "dense", RULES)
     assert "\n" not in str(caught.value)
+
+
+SMALL = {"vocab_size": 400, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 64}
+HASHED = {"axial_pos_embds": False, "attn_layers": ["lsh", "lsh"], "lsh_attn_chunk_length": 4, "attention_head_size": 8}
+
+
+@pytest.mark.parametrize(
+    "config, message",
+    [
+        (SMALL | HASHED | {"model_type": "reformer"}, "ReformerModel: the states of a text depend on others, or on chance"),
+        (SMALL | {"model_type": "big_bird"}, "attention_type is 'block_sparse'"),
+        (SMALL | {"model_type": "opt"}, "its lexical expert needs a vocabulary head"),
+        (SMALL | {"model_type": "esm", "pad_token_id": 1}, "its lexical expert needs a vocabulary head"),
+        (SMALL | {"model_type": "llama", "num_attention_heads": 0}, r"integer division or modulo by zero|heads is 0"),
+        (SMALL | {"model_type": "llama", "num_hidden_layers": 10**7}, "layers is 10000000; expected 1 to"),
+        (SMALL | {"model_type": "llama", "moeir_backbone": {"packed": "no"}}, "packed is 'no'; expected true or false"),
+    ],
+)
+def test_configurations_that_would_give_wrong_numbers_or_fail_later_are_refused(config, message, weights, tmp_path):
+    shutil.copytree(weights("qwen3"), tmp_path, dirs_exist_ok=True)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises((UsageError, ArtifactError), match=message):
+        build_checkpoint(tmp_path, "splade", RULES, random_weights=True)
+
+
+def test_an_index_names_no_weights_outside_its_folder(weights, tmp_path):
+    shutil.copytree(weights("qwen3"), tmp_path / "model")
+    (tmp_path / "model" / "model.safetensors").rename(tmp_path / "outside.safetensors")
+    files = dict.fromkeys(load_file(tmp_path / "outside.safetensors"), "../outside.safetensors")
+    (tmp_path / "model" / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+    with pytest.raises(ArtifactError, match="expected a weight_map of"):
+        build_checkpoint(tmp_path / "model", "dense", RULES)
+
+
+def test_sizes_of_a_checkpoint_are_compared_before_they_are_allocated(weights, tmp_path, monkeypatch):
+    build_checkpoint(weights("qwen3"), CAME, RULES).save(tmp_path)
+    config, devices = json.loads((tmp_path / "config.json").read_text()), []
+    (tmp_path / "config.json").write_text(json.dumps(config | {"intermediate_size": 65_536}))
+    make = weights_io.make_encoder
+    monkeypatch.setattr(weights_io, "make_encoder", lambda *a, **o: devices.append(torch.get_default_device().type) or make(*a, **o))
+    with pytest.raises(ArtifactError, match="says"):
+        open_checkpoint(tmp_path)
+    assert devices == ["meta"]
+
+
+def test_a_saved_model_without_its_vocabulary_head_has_none_when_options_are_checked(weights, tmp_path):
+    build_checkpoint(weights("qwen3"), "dense", RULES).save(tmp_path)
+    assert check_options(tmp_path, "dense:pooling=mean", {}) is not None
+    assert open_checkpoint(tmp_path, "meta").architecture.encoder.vocabulary_head is None
+
+
+def test_threads_take_turns_in_a_model_that_runs_whole(weights):
+    """Phi-3 keeps the rotary table of its last text's length."""
+    stateless = {name: build_checkpoint(weights(name), "dense", RULES).is_stateless for name in ("phi3", "qwen3")}
+    assert stateless == {"phi3": False, "qwen3": True}
 
 
 def test_heads_of_other_tasks_are_neither_missing_nor_left_over(weights, tmp_path):

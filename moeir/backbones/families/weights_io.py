@@ -123,7 +123,7 @@ def read_weights(folder: Path, config: MutableMapping[str, Any], *, device: str 
     has_own_names = uses_transformers(config)
     if has_own_names and config.get("model_type") != "moeir":
         return dict(read_encoder(folder, config=config, device=device).state_dict())
-    read_file = _read_header if device == "meta" else read_tensors
+    read_file = read_header if device == "meta" else read_tensors
     loaded = {key: tensor for name in list_weight_files(folder) for key, tensor in read_file(folder / name).items()}
     own_names = dict(zip(loaded, loaded, strict=True))
     if not has_own_names:
@@ -139,9 +139,13 @@ def read_weights(folder: Path, config: MutableMapping[str, Any], *, device: str 
     return weights
 
 
-def _read_header(file: Path) -> dict[str, Tensor]:
+def read_header(file: Path) -> dict[str, Tensor]:
+    """The shapes of a safetensors file, on `meta`, in float32, or int64 for whole numbers."""
     with _translate_read_errors(file), safe_open(file, framework="pt") as tensors:
-        return {name: torch.empty(tensors.get_slice(name).get_shape(), device="meta") for name in tensors.keys()}  # noqa: SIM118
+        parts = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
+    whole = {name for name, part in parts.items() if part.get_dtype().startswith(("BOOL", "I", "U"))}
+    dtypes = {name: torch.int64 if name in whole else torch.float32 for name in parts}
+    return {name: torch.empty(part.get_shape(), dtype=dtypes[name], device="meta") for name, part in parts.items()}
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -204,7 +208,7 @@ def read_encoder(
         with torch.device(device):
             tools = _import_transformers()
             if device == "meta":
-                opened: Encoder = tools.make_transformers_encoder(config, folder)
+                opened: Encoder = tools.read_transformers_sizes(folder, config)
             else:
                 opened = tools.read_transformers_encoder(folder, config)
         return opened
@@ -221,7 +225,7 @@ def read_encoder(
     if missing := [names.to_hf(name, has_head=False) for name in needed if name not in weights]:
         raise ArtifactError(f"{folder}: weights are missing, first {missing[0]} ({len(missing)} in all); expected a whole checkpoint")
     check_shapes(folder, expected, weights)
-    in_files = [name for file in list_weight_files(folder) for name in _read_header(folder / file)]
+    in_files = [name for file in list_weight_files(folder) for name in read_header(folder / file)]
     if unread := names.find_unread(in_files, encoder_config.layers, expected):
         reason = "config.json describes an encoder without; expected files of one model"
         raise ArtifactError(f"{folder}: {len(unread)} weights are not read, first {unread[0]}: {reason}")

@@ -70,6 +70,8 @@ class Came(Architecture):
         if "lexical" not in experts:
             encoder.vocabulary_head = None
         self.private_embeddings = nn.ModuleDict()
+        if embeddings == "private" and encoder.file_names is not None:
+            raise UsageError("came:embeddings=private is for moeir's own layers: transformers' may read what embeddings compute")
         if embeddings == "private":
             self.private_embeddings.update({name: copy.deepcopy(encoder.embeddings) for name in experts[1:]})
         heads = {

@@ -150,6 +150,7 @@ def test_attention_dropout_is_that_of_the_weights_or_what_is_set(weights):
     "name, arch, message",
     [
         ("mpnet", CAME, "came: MPNetModel runs whole"),
+        ("qwen3", "came:shared_layers=0,embeddings=private", "embeddings=private is for moeir's own layers"),
         ("t5", "mote:similarity=dense", "mote: T5EncoderModel runs whole"),
         ("lfm2", "taser", "taser: Lfm2Model runs whole"),
         ("t5", "splade", "its lexical expert needs a vocabulary head"),

@@ -49,6 +49,15 @@ def check_count(value: Any, where: str, maximum: int = 2**31 - 1) -> int:
     return int(value)
 
 
+def is_count(text: str) -> bool:
+    """Whether a text is a whole number from 1 that fits 32 bits, of few enough digits for Python to read.
+
+    >>> is_count("12"), is_count("0"), is_count("9" * 5000)
+    (True, False, False)
+    """
+    return text.isdecimal() and len(text) <= 9 and int(text) > 0
+
+
 def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
     """UsageError if the value of an option is none of its choices."""
     if value not in choices:

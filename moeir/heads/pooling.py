@@ -10,7 +10,7 @@ from moeir.backbones.layers import make_projection
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
 from moeir.kernels.precision import normalize
-from moeir.parsing import check_choice
+from moeir.parsing import check_choice, is_count
 from moeir.representations.dense import Dense
 
 POOLINGS = ("cls", "mean", "last", "max", "weighted_mean", "mean_sqrt_len")
@@ -24,7 +24,7 @@ class VectorMap(nn.Module):
         super().__init__()
         width, *words = text.split("-")
         names = [word for word in words if word in ACTIVATIONS]
-        if not width.isdecimal() or len(names) > 1 or sorted(words) != sorted([*names, *(["bias"] if "bias" in words else [])]):
+        if not is_count(width) or len(names) > 1 or sorted(words) != sorted([*names, *(["bias"] if "bias" in words else [])]):
             expected = f"a width, as in 768, 768-bias or 768-bias-tanh (with one of {', '.join(ACTIVATIONS)})"
             raise UsageError(f"projections={text}: expected {expected}")
         self.linear = make_projection(size, int(width), "projections", bias="bias" in words)

@@ -29,7 +29,7 @@ from moeir.backbones.layers import FeedForward, GatedFeedForward, TopKFeedForwar
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
 from moeir.kernels.grouped_linear import ExpertGroups, grouped_linear, supports_grouped_linear
-from moeir.parsing import check_choice
+from moeir.parsing import check_choice, is_count
 
 LEARNED_ROUTINGS = ("sequence", "token")
 ROUTINGS = ("role", *LEARNED_ROUTINGS)
@@ -238,7 +238,7 @@ def select_expert_layers(depth: int, *, every: int, layers: Sequence[str] = ()) 
     ([2, 5, 8, 11], [0, 1, 2], [0, 3])
     """
     if layers:
-        if not all(name.isdecimal() and 1 <= int(name) <= depth for name in layers):
+        if not all(is_count(name) and int(name) <= depth for name in layers):
             raise UsageError(f"layers={'+'.join(layers)}: expected numbers of layers, 1 to {depth}, as in layers=3+6")
         return sorted({int(name) - 1 for name in layers})
     numbers = list(range(every, depth, every + 1)) if every >= 0 else []

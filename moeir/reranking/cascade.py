@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from moeir.errors import UsageError
+from moeir.parsing import is_count
 
 PASSAGE_MODES = ("firstp", "maxp", "sump")
 
@@ -25,7 +26,7 @@ class CascadeRound:
     def parse(cls, text: str) -> "CascadeRound":
         """Parse DEPTH:CHECKPOINT, with + between several checkpoints."""
         depth, colon, models = text.partition(":")
-        if not (colon and depth.isdecimal() and int(depth) and all(models.split("+"))):
+        if not (colon and is_count(depth) and all(models.split("+"))):
             raise UsageError(f"--then {text}: expected DEPTH:CHECKPOINT, as in 100:ckpt/lce, with + between several checkpoints")
         return cls(int(depth), tuple(map(Path, models.split("+"))))
 

@@ -14,7 +14,7 @@ from moeir.artifacts import atomic_write, manifests
 from moeir.artifacts.unfinished import WorkFolder
 from moeir.console import format_count
 from moeir.errors import UsageError
-from moeir.parsing import parse_value
+from moeir.parsing import is_count, parse_value
 from moeir.settings import option, output_field, to_dict, to_yaml
 from moeir.stages.base import DTYPE, MAX_SEED, Facts, Stage
 from moeir.training import trackers
@@ -207,7 +207,7 @@ class TrainingStage(Stage):
         sources = {path for _, source in self.sources() for path in (source.resolve(), *source.resolve().parents)}
         for path in self.output.parent.glob(f"{glob.escape(self.output.name)}-step-*"):
             step = path.name.rpartition("-")[2]
-            if self.checkpoint_every is None or not step.isdecimal() or int(step) % self.checkpoint_every:
+            if self.checkpoint_every is None or not is_count(step) or int(step) % self.checkpoint_every:
                 continue
             if path.resolve() in sources:
                 raise UsageError(f"{path}: is read here, and --checkpoint-every {self.checkpoint_every} would replace it; write elsewhere")

@@ -14,6 +14,7 @@ from moeir.architectures.base import EncoderOutput, StepMetrics, concatenate_out
 from moeir.architectures.checkpoint import RetrievalModel
 from moeir.distributed import ProcessGroup
 from moeir.errors import UsageError
+from moeir.parsing import is_count
 from moeir.representations.dense import Dense
 from moeir.representations.sparse import Sparse
 from moeir.training import competition, losses
@@ -167,7 +168,7 @@ def nest_dimensions(objective: Objective, dimensions: str, checkpoint: Retrieval
     architecture, spec, words = checkpoint.architecture, variants.parse_spec(checkpoint.spec), dimensions.split(",")
     if "dimension" not in dict(spec.options) or "global" not in architecture.heads:
         raise UsageError(f"--matryoshka: {spec.name} has no dense expert with an option `dimension` of shorter vectors; leave it out")
-    if not all(word.strip().isdecimal() and int(word) for word in words):
+    if not all(is_count(word.strip()) for word in words):
         raise UsageError(f"--matryoshka {dimensions}: expected numbers of 1 or more, as in 512,256,128,64")
     numbers, width = sorted(map(int, words), reverse=True), architecture.dimension or architecture.full_width
     if numbers[0] > width:

@@ -168,6 +168,7 @@ def test_two_processes_with_gradient_cache_learn_what_one_does(train):
         ("dense:dimension=8", "16", "--matryoshka 16: the vectors have 8 numbers"),
         ("dense", "8;4", "--matryoshka 8;4: expected numbers of 1 or more, as in 512,256,128,64"),
         ("dense", "8,0", "--matryoshka 8,0: expected numbers of 1 or more"),
+        ("dense", "9" * 5000, "(5,001 characters) expected numbers of 1 or more"),
         ("splade", "8", "--matryoshka: splade has no dense expert"),
         ("came:shared_layers=2,experts=lexical+local", "8", "has no dense expert with an option `dimension`"),
         ("dense:dimension=33", "8", "dimension=33: expected 1 to 32, the width of the vectors"),

@@ -342,10 +342,10 @@ def load_head_files(folder: Path, architecture: Architecture) -> None:
             advice = "fresh_heads=true draws the heads at random, to train them"
             raise ArtifactError(f"{folder}: no {name}, the head of the {expert} expert; {advice}")
         tensors, parameters = read_torch_file(path), dict(projection.named_parameters())
-        found, expected = ({key: list(one.shape) for key, one in values.items()} for values in (tensors, parameters))
-        if found != expected:
+        shapes, expected = ({key: list(one.shape) for key, one in values.items()} for values in (tensors, parameters))
+        if shapes != expected:
             advice = ": local_dim sets the width of token vectors" if expert == "local" else ""
-            raise ArtifactError(f"{path}: has the weights {found}; expected {expected}{advice}")
+            raise ArtifactError(f"{path}: has the weights {shapes}; expected {expected}{advice}")
         weights_io.check_shapes(path, parameters, tensors)
         for key, parameter in parameters.items():
             parameter.copy_(tensors[key])

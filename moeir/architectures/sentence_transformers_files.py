@@ -173,13 +173,13 @@ def _read_module(modules: Modules, name: str, refuse: Refuse, **values: Sequence
 
 def _check_known(fields: Mapping[str, Any], source: str, refuse: Refuse, *kinds: str, **values: Sequence[Any]) -> Mapping[str, Any]:
     known = {key for kind in kinds for key in KNOWN_KEYS[kind]}
-    kept = {}
+    settings = {}
     for key in fields:
         if not (value := fields[key]) or (value in values[key] if key in values else key in known):
-            kept[key] = value
+            settings[key] = value
         else:
             refuse(f"{source}: moeir cannot keep {key}, {json.dumps(value, default=dict)}")
-    return kept
+    return settings
 
 
 def _read_lengths(encoder: Path, arch: str, refuse: Refuse) -> dict[str, int]:

@@ -56,8 +56,8 @@ class ExpertsConfig:
 
     def __post_init__(self) -> None:
         if not 1 <= self.top_k <= self.count <= MAX_EXPERTS:
-            found = f"moe_top_k is {self.top_k} of num_experts {self.count}"
-            raise UsageError(f"config.json: {found}; expected at least 1 expert for a token, and at most {MAX_EXPERTS:,} in all")
+            sizes = f"moe_top_k is {self.top_k} of num_experts {self.count}"
+            raise UsageError(f"config.json: {sizes}; expected at least 1 expert for a token, and at most {MAX_EXPERTS:,} in all")
         if self.every < 2:
             raise UsageError(f"config.json: moe_every_n_layers is {self.every}; expected 2 or more")
 

@@ -59,8 +59,8 @@ class InputOptions(Stage):
                 expected = f"NAME=TEXT, with a NAME that is none of {', '.join(RESERVED)} (see --query-prefix, --document-prefix)"
                 raise UsageError(f"--prompt {one}: expected {expected}")
         names = ("query_prefix", "document_prefix", "query_length", "document_length")
-        given = {name: value for name in names if (value := getattr(self, name)) is not None}
-        return given | ({"prompts": prompts} if prompts else {})
+        fields = {name: value for name in names if (value := getattr(self, name)) is not None}
+        return fields | ({"prompts": prompts} if prompts else {})
 
 
 def suggest_after_checkpoint(model: Path, arch: str | None) -> str:

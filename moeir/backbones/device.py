@@ -1,4 +1,4 @@
-"""Device and dtype of a stage: bfloat16 if the device multiplies it in hardware, else float32.
+"""Device and dtype of a stage: bfloat16 if the device multiplies it faster than float32, else float32.
 
 Scores stay float32. float16 is never selected: its range is smaller than bfloat16's.
 """
@@ -65,7 +65,7 @@ def select_dtype(name: str, device: str, *, inference: bool = False) -> torch.dt
         raise UsageError(f"--dtype bfloat16: {device_name} has no bfloat16 units, expected {least} or more; use --dtype auto or float32")
     if name == "auto":
         name = "bfloat16" if native else "float32"
-        log.info("dtype: %s; %s %s", name, device_name, "multiplies bfloat16 in hardware" if native else "has no bfloat16 units")
+        log.info("dtype: %s; %s %s", name, device_name, f"multiplies bfloat16 {'faster' if native else 'no faster than float32'}")
     elif on_cuda:
         log.info("dtype: %s; --dtype %s", name, name)
     return known[name]

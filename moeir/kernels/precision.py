@@ -1,8 +1,9 @@
-"""Precision of products: which devices multiply bfloat16 in hardware, and float32 products whatever torch's global settings say."""
+"""Precision of products: which devices multiply bfloat16 faster, and float32 products whatever torch's global settings say."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from torch.backends import cuda, mkldnn
 
 BFLOAT16_CAPABILITY = (8, 0)  # lowest compute capability of CUDA devices with bfloat16 units
+CPU_INFO = Path("/proc/cpuinfo")  # of Linux, which names the processor's maker
 FULL_PRECISION: tuple[tuple[Any, str, Any], ...] = (
     (cuda.matmul, "fp32_precision", "ieee"),
     (mkldnn.matmul, "fp32_precision", "ieee"),  # type: ignore[attr-defined]
@@ -20,10 +22,16 @@ _settings_lock, _changed, _users = Lock(), list[tuple[Any, str, Any]](), 0
 
 
 def has_native_bfloat16(device: str) -> bool:
-    """Whether a device multiplies bfloat16 in hardware: on CUDA by compute capability, on a CPU with AVX-512 BF16 or AMX."""
+    """Whether a device multiplies bfloat16 faster than float32: on CUDA by compute capability; a CPU with AMX, or with AVX-512 BF16 unless
+    Intel made it, whose products by AVX-512 alone are slower than in float32."""
     if device.startswith("cuda"):
         return torch.cuda.get_device_capability(device) >= BFLOAT16_CAPABILITY
-    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+    return bool(torch.cpu._is_amx_tile_supported() or (torch.cpu._is_avx512_bf16_supported() and not _is_made_by_intel()))
+
+
+@cache
+def _is_made_by_intel() -> bool:
+    return CPU_INFO.is_file() and "GenuineIntel" in CPU_INFO.read_text(encoding="utf-8")
 
 
 @cache

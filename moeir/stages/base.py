@@ -29,7 +29,7 @@ STREAM = Path("-")
 MAX_SEED = 2**32 - 1  # of random generators
 DEPTH: dict[str, Any] = {"minimum": 1, "maximum": 2**31 - 1, "aliases": ("--hits", "--k")}
 DTYPE: dict[str, Any] = {  # of every stage that runs a model
-    "help": "Precision of matrix products: auto (bfloat16 if the device multiplies it in hardware, else float32), float32 or bfloat16.",
+    "help": "Precision of matrix products: auto (bfloat16 where the device multiplies it faster, else float32), float32 or bfloat16.",
     "default": "auto",
     "choices": ("auto", "float32", "bfloat16"),
 }

@@ -7,6 +7,7 @@ import torch
 
 from moeir.backbones.device import resolve_device, select_device, select_dtype
 from moeir.errors import UsageError
+from moeir.kernels import precision
 from moeir.kernels.precision import full_precision, has_native_bfloat16
 
 
@@ -101,3 +102,17 @@ def test_full_precision_is_that_of_float32_whatever_was_chosen_and_leaves_it_cho
         assert [setting.fp32_precision for setting in settings] == was and torch.get_float32_matmul_precision() == chosen
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize(
+    ("maker", "amx", "avx512", "native"),
+    [("AuthenticAMD", False, True, True), ("GenuineIntel", False, True, False), ("GenuineIntel", True, True, True), ("?", False, False, False)],
+)
+def test_a_processor_gets_bfloat16_where_its_products_are_faster(monkeypatch, tmp_path, maker, amx, avx512, native):
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nvendor_id\t: {maker}\n")
+    monkeypatch.setattr(precision, "CPU_INFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512)
+    precision._is_made_by_intel.cache_clear()
+    assert has_native_bfloat16("cpu") is native
+    precision._is_made_by_intel.cache_clear()

@@ -106,7 +106,12 @@ def test_full_precision_is_that_of_float32_whatever_was_chosen_and_leaves_it_cho
 
 @pytest.mark.parametrize(
     ("maker", "amx", "avx512", "native"),
-    [("AuthenticAMD", False, True, True), ("GenuineIntel", False, True, False), ("GenuineIntel", True, True, True), ("?", False, False, False)],
+    [
+        ("AuthenticAMD", False, True, True),
+        ("GenuineIntel", False, True, False),
+        ("GenuineIntel", True, True, True),
+        ("?", False, False, False),
+    ],
 )
 def test_a_processor_gets_bfloat16_where_its_products_are_faster(monkeypatch, tmp_path, maker, amx, avx512, native):
     (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nvendor_id\t: {maker}\n")

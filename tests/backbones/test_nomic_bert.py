@@ -8,7 +8,7 @@ import torch
 from moeir.backbones import layers
 from moeir.backbones.device import autocast
 from moeir.backbones.encoder import pack_encoders
-from moeir.backbones.families import weights_io
+from moeir.backbones.families import nomic_bert, weights_io
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import ArtifactError, UsageError
 from moeir.kernels.packed_linear import supports_packing
@@ -52,6 +52,12 @@ def test_the_form_for_inference_is_near_the_plain_one(tmp_path, dtype, tolerance
     with autocast(dtype, "cpu"):
         states = packed(tokens)
     assert (states - expected).norm() <= tolerance * expected.norm()
+
+
+def test_a_configuration_without_dropout_of_embeddings_has_that_of_gpt_2():
+    config = {name: value for name, value in CONFIG.items() if name != "embd_pdrop"}
+    assert nomic_bert.parse_config(config).classification_head.dropout == 0.1
+    assert nomic_bert.parse_config(config | {"classifier_dropout": 0.0}).classification_head.dropout == 0.0
 
 
 def test_grouped_products_say_what_expert_by_expert_says(tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ import transformers
 from moeir.backbones import transformers_model
 from moeir.backbones.encoder import run_layers
 from moeir.backbones.families import weights_io
+from moeir.backbones.layers import set_attention_dropout
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
 
@@ -130,6 +131,15 @@ def test_packed_texts_have_the_states_and_gradients_of_each_text_alone(name, tmp
     assert own.keys() == gradients.keys()
     largest = max(float(gradient.abs().max()) for gradient in gradients.values())
     assert max(float((own[name] - gradient).abs().max()) for name, gradient in gradients.items()) <= 5e-6 * largest
+
+
+@torch.no_grad()
+def test_a_rate_of_dropped_attention_is_for_training_alone(tmp_path):
+    _, ours, _ = make_pair("qwen3", tmp_path)
+    tokens = PackedTokens.from_lists(random_ids(), "document")
+    expected = ours(tokens)
+    set_attention_dropout(ours, 0.5)
+    assert torch.equal(ours(tokens), expected) and not torch.allclose(ours.train()(tokens), expected, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", WHOLE)

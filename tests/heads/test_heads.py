@@ -104,6 +104,7 @@ def test_lexical_weights_are_the_saturated_maxima_or_sums_of_the_logits(silent, 
     torch.manual_seed(0)
     encoder = Encoder(EncoderConfig(20, H, 1, 2, 8, initializer_range=1.0), vocabulary_head=True).eval()
     encoder.vocabulary_head.bias.data.normal_()
+    encoder.vocabulary_head.bias.data[7] = encoder.embeddings.words.weight.data[7] = 0.0  # a logit of 0, which is no weight
     output = LexicalHead(pooling=pooling)(states(), tokens("query", silent), encoder)
     logits = rows(encoder.logits(states()).detach())
     actual = [row.tolist() for row in output.to_matrix()]

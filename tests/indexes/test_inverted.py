@@ -100,6 +100,11 @@ def test_the_loops_compile_where_no_cache_can_be_written(monkeypatch):
     assert numba_cache.njit_cached(nogil=True)(len)("abc") == 3
 
 
+def test_the_seconds_spent_on_compiling_are_counted():
+    before = numba_cache.read_compile_seconds()
+    assert numba.njit(lambda number: number + 1)(1) == 2 and numba_cache.read_compile_seconds() > before
+
+
 def test_a_search_leaves_the_number_of_threads_of_torch_alone() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -133,6 +133,22 @@ def test_the_kernel_for_variable_lengths_is_told_the_window(band, expected, monk
     assert arguments == {"window": expected, "starts": [0, 3, 8], "longest": (5, 5)}
 
 
+def test_the_kernel_for_variable_lengths_gets_the_keys_that_are_looked_at(monkeypatch):
+    shapes = []
+
+    def varlen_attn(query, key, value, starts, key_starts, *limits, window_size):
+        shapes.append((len(query), key.tolist() == keys.tolist(), value.tolist() == values.tolist(), key_starts.tolist()))
+        return query
+
+    monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", types.SimpleNamespace(varlen_attn=varlen_attn))
+    query, key, value = parts([3, 5])
+    batch = layout([3, 5], silent=(1, 2))
+    seen = [0, 1, 3, 4, 5]
+    keys, values = key[seen], value[seen]
+    kernel._varlen_attention(query, key, value, batch, None)
+    assert shapes == [(8, True, True, [0, 2, 5])]
+
+
 def test_positions_turn_pairs_of_numbers():
     """A quarter turn at position 1 where the angle is a right one: (1, 0) becomes (0, 1)."""
     right = (torch.tensor(math.cos(math.pi / 2)), torch.tensor(math.sin(math.pi / 2)))

@@ -78,6 +78,14 @@ def test_a_run_that_is_better_than_the_fused_one_is_named(room, moeir):
     assert "right alone has nDCG@10 1.0000, the fused run" in result.stderr and "--expert" not in result.stderr
 
 
+def test_weights_are_fitted_on_queries_that_one_run_alone_has(room, moeir):
+    runs.write_run(Run.from_hits({"q0": {"d1": 2.0, "d0": 1.0}, "q1": {"d1": 2.0, "d0": 1.0}}), "both.trec")
+    runs.write_run(Run.from_hits({"q0": {"d0": 1.5, "d1": 1.0}}), "first.trec")
+    qrels.write_qrels({"q0": {"d0": 1}, "q1": {"d0": 1}}, "two.qrels")
+    result = moeir("calibrate", "--run", "both.trec", "--run", "first.trec", "--qrels", "two.qrels", "--output", "w.json")
+    assert result.code == 0 and "weights of 2 queries cannot be tested on others" in result.stderr
+
+
 @pytest.mark.parametrize("method", ["came-sum", "rrf", "linear:weights=1+2+0"])
 def test_parts_of_hits_add_up_and_say_who_found_them(room, moeir, method):
     assert moeir("fuse", *RUNS, "--method", method, "--depth", 20, "--output", "out.trec", "--attribution", "why.tsv").code == 0

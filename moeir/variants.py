@@ -20,7 +20,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -168,20 +168,26 @@ def list_variants(package: str) -> tuple[Variant, ...]:
 
 def _list_class_variants(package: str, file: Path) -> list[Variant]:
     variants: list[Variant] = []
-    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+    body = ast.parse(file.read_text(encoding="utf-8")).body
+    imports = _list_imports(body)
+    for node in body:
         if isinstance(node, ast.ClassDef) and BASE_CLASSES[package] in (ast.unparse(base) for base in node.bases):
             initializer = next((item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == "__init__"), None)
             name = kebab_case(node.name) if variants else file.stem
-            variants.append(_read_variant(package, f"moeir.{package}.{file.stem}", name, node, initializer, {}))
+            variants.append(_read_variant(package, f"moeir.{package}.{file.stem}", name, node, initializer, imports))
     return variants
 
 
 def _list_function_variants(package: str, module: str) -> list[Variant]:
     body = _parse_module(module)
-    imports = {alias.name: str(node.module) for node in body if isinstance(node, ast.ImportFrom) for alias in node.names}
     functions = [node for node in body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and node.args.args]
     kin = [node for node in functions if node.args.args[0].arg == FORMULAS[package]]
-    return [_read_variant(package, f"moeir.{module}", node.name, node, node, imports) for node in kin]
+    return [_read_variant(package, f"moeir.{module}", node.name, node, node, _list_imports(body)) for node in kin]
+
+
+def _list_imports(body: list[ast.stmt]) -> dict[str, str]:
+    """The module that each imported name is from."""
+    return {alias.name: str(node.module) for node in body if isinstance(node, ast.ImportFrom) for alias in node.names}
 
 
 def _parse_module(module: str) -> list[ast.stmt]:
@@ -269,9 +275,17 @@ def _find_own_variant(package: str, name: str) -> Variant:
     elif not inspect.isfunction(target) or next(iter(inspect.signature(target).parameters), None) != FORMULAS[package]:
         raise UsageError(f"{name}: expected a function whose first parameter is `{FORMULAS[package]}`, found {_describe_own(target)}")
     keywords = (one for one in inspect.signature(target).parameters.values() if one.kind is one.KEYWORD_ONLY)
-    options = tuple(Option(one.name, _describe_annotation(one), REQUIRED if one.default is one.empty else one.default) for one in keywords)
+    options = tuple(option for one in keywords for option in _list_own_options(one))
     summary, _, details = (inspect.getdoc(target) or "").partition("\n")
     return Variant(package, name, symbol, module, summary, options, details.strip())
+
+
+def _list_own_options(parameter: inspect.Parameter) -> list[Option]:
+    default = parameter.default
+    if is_dataclass(default):
+        kind = type(default)
+        return _list_dataclass_options(parameter.name, kind.__name__, kind.__module__.removeprefix("moeir."))
+    return [Option(parameter.name, _describe_annotation(parameter), REQUIRED if default is parameter.empty else default)]
 
 
 def _describe_annotation(parameter: inspect.Parameter) -> str:

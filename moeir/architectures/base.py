@@ -16,9 +16,10 @@ from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.backbones.transformers_encoder import TransformersEmbeddings, TransformersLayer
 from moeir.errors import UsageError
 from moeir.heads.pooling import PoolingHead
+from moeir.mixtures.adapters import AdapterOptions, insert_adapters
 from moeir.mixtures.embedding import EmbeddingMixture
 from moeir.mixtures.feedforward import LEARNED_ROUTINGS, RoutedFeedForward, find_routers
-from moeir.parsing import check_choice
+from moeir.parsing import check_choice, kebab_case
 from moeir.representations.base import ByExpert, Representation, check_finite
 from moeir.representations.dense import Dense
 
@@ -177,6 +178,13 @@ class Architecture(nn.Module):
         if encoders == "separate":
             self.document_encoder, self.is_hf_compatible = copy.deepcopy(self.encoder), False
 
+    def insert_adapters(self, options: AdapterOptions, experts: Sequence[str]) -> None:
+        """Freeze the encoder and give its maps adapters, if the options say so."""
+        options.check(kebab_case(type(self).__name__))
+        if options.adapters:
+            insert_adapters(self.encoder, options, experts)
+            self.is_hf_compatible = False
+
     def routers(self, side: str = "query") -> dict[str, Router]:
         """The learned routers that read a side: `layer3`, … for routed feed-forward experts, `gate` for a block over the global vector."""
         by_layer: dict[str, Router] = dict(find_routers(self.encoder_for(side).layers))
@@ -289,6 +297,6 @@ def count_parameters(architecture: Architecture) -> ParameterAccount:
         elif isinstance(module, TransformersEmbeddings):
             tables = {name: part for name, part in module.named_modules() if isinstance(part, nn.Embedding)}
             for name, part in tables.items():
-                kind = "words" if part is module.words else f"{name}.places"
-                shapes[f"{module_name}.{kind}.weight"] = shapes.pop(f"{module_name}.{name}.weight")
+                if (old := f"{module_name}.{name}.weight") in shapes:  # T5 has a second module for its word embeddings
+                    shapes[f"{module_name}.{'words' if part is module.words else f'{name}.places'}.weight"] = shapes.pop(old)
     return ParameterAccount(shapes, architecture.representation_kinds, tuple(mixtures), tuple(unused), windows, widths)

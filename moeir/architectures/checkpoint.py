@@ -36,6 +36,7 @@ from moeir.errors import ArtifactError, UsageError
 from moeir.heads.pooling import PoolingHead
 from moeir.kernels.packed_linear import supports_packing
 from moeir.kernels.token_budget import split_by_tokens
+from moeir.mixtures.adapters import list_adapters, merge_adapters
 from moeir.mixtures.embedding import EmbeddingMixture
 from moeir.mixtures.feedforward import has_learned_router
 from moeir.parsing import LARGEST_INTEGER, check_count, format_value
@@ -183,6 +184,7 @@ class RetrievalModel:
         under `autocast(dtype)`. On a CPU with such products only: elsewhere nothing changes."""
         self.architecture.eval()
         if self.device.type == "cpu" and supports_packing(dtype):
+            merge_adapters(self.architecture)
             pack_encoders(self.architecture, dtype)
             self.is_packed = True
 
@@ -257,7 +259,8 @@ class RetrievalModel:
         compatible, file_names = self.architecture.is_hf_compatible, self.architecture.encoder.file_names
         weights_io.write_model(folder, self.config, weights, hf_compatible=compatible, file_names=file_names)
         self.tokenizer.copy_files(folder, self.input_config.document_length if self.architecture.reads_pairs else None)
-        if variants.parse_spec(self.spec).name == "dense" and self.architecture.document_encoder is None:
+        has_own_files = variants.parse_spec(self.spec).name == "dense" and self.architecture.document_encoder is None
+        if has_own_files and not list_adapters(self.architecture):
             head = self.architecture.heads["global"]
             assert isinstance(head, PoolingHead)
             write_dense_files(folder, self.input_config, self.architecture.encoder.config.hidden, head, self.architecture.dimension)

@@ -3,7 +3,9 @@
 from moeir.architectures.base import Architecture
 from moeir.backbones.encoder import Encoder
 from moeir.backbones.packed_tokens import SpecialTokens
+from moeir.errors import UsageError
 from moeir.heads.pooling import PoolingHead
+from moeir.mixtures.adapters import NO_ADAPTERS, AdapterOptions
 
 
 class Dense(Architecture):
@@ -14,6 +16,8 @@ class Dense(Architecture):
     bias and activation if they have them (3072+768, 512-bias-tanh). `normalise` makes the inner product a cosine; `scale` multiplies the
     scores (finetune makes it 20 with normalise=true, unless it is set: --temperature). `dimension`: vectors are their first numbers only,
     normalised again with normalise=true (init --dimension; finetune --matryoshka trains for it).
+    `adapters`: the rank of adapters on a frozen encoder, which train in its place (0: none), multiplied by `adapter_alpha` (2 · rank, if it
+    is not set) over the rank. `adapter_maps`: all, attention, feedforward, or names of maps as transformers has them (query+value).
     """
 
     def __init__(
@@ -29,10 +33,14 @@ class Dense(Architecture):
         dimension: int | None = None,
         scale: float = 1.0,
         head: bool = False,
+        adapters: AdapterOptions = NO_ADAPTERS,
     ) -> None:
         super().__init__(encoder, special_tokens)
         if not head:
             encoder.vocabulary_head = None
+        if adapters.adapters and encoders == "separate":
+            raise UsageError("dense:adapters needs encoders=siamese; mote:adapters has an adapter for queries and one for documents")
+        self.insert_adapters(adapters, ("global",))
         self.set_encoder_sharing(encoders)
         self.is_hf_compatible = self.is_hf_compatible and not projections
         options = {"pooling": pooling, "normalise": normalise, "pool_prefix": pool_prefix}

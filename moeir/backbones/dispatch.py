@@ -1,9 +1,11 @@
-"""Output of a router for B texts: expert probabilities per text or per token; dispatch of rows to experts."""
+"""Output of a router for B texts: expert probabilities per text or per token; dispatch of rows to experts, and of adapters to rows."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Self
+from typing import Self, TypeAlias
 
 import torch
 from torch import Tensor
@@ -11,6 +13,25 @@ from torch import Tensor
 from moeir.backbones.config import MAX_EXPERTS
 from moeir.errors import UsageError
 from moeir.representations.base import ragged_positions
+
+AdapterChoice: TypeAlias = tuple[int, ...] | Tensor
+_choice: ContextVar[tuple[AdapterChoice, int]] = ContextVar("the adapters of the running layer, and its number of rows")
+
+
+@contextmanager
+def choose_adapters(choice: AdapterChoice, rows: int) -> Iterator[None]:
+    """Let the adapted maps that run in this block, in this thread, take some experts for their `rows`: a tuple has the expert of each of as
+    many equal blocks of neighbouring rows, a tensor [rows, E] the weight of every expert for each row."""
+    token = _choice.set((choice, rows))
+    try:
+        yield
+    finally:
+        _choice.reset(token)
+
+
+def adapter_choice() -> tuple[AdapterChoice, int]:
+    """What `choose_adapters` says, and for how many rows; LookupError outside of it."""
+    return _choice.get()
 
 
 def check_expert_count(experts: int, minimum: int = 2) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from moeir.backbones.config import ACTIVATIONS, EncoderConfig
+from moeir.backbones.families.name_map import NameMap
 from moeir.backbones.layers import Layer, init_weights, pack_layers
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.kernels.int8_linear import Int8Words
@@ -64,6 +65,7 @@ class Encoder(nn.Module):
     """Embeddings, layers and, optionally, a vocabulary head; a cross-encoder adds a pooler. All tokens of a batch are packed."""
 
     file_names: Mapping[str, str] | None = None  # of weights by their names here, if transformers reads and writes them
+    name_map: NameMap | None = None  # of one of our families: between names here and those of transformers
     is_causal = False  # whether tokens attend to earlier ones alone
 
     def __init__(self, config: EncoderConfig, *, vocabulary_head: bool = False) -> None:
@@ -89,6 +91,10 @@ class Encoder(nn.Module):
     def vocabulary_words(self) -> Tensor:
         """[V, E] the vocabulary head's decoder: the word embeddings."""
         return self.embeddings.words.weight
+
+    def find_path(self, name: str) -> str:
+        """The name of a weight of ours in the model of transformers without head."""
+        return name if self.name_map is None else self.name_map.to_hf(name, has_head=False)
 
     def check_layers(self, purpose: str) -> None:
         """UsageError if the encoder has no layers of its own, so that `purpose` is impossible; it always has here."""

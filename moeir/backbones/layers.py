@@ -1,6 +1,7 @@
 """The layers of an encoder: attention, then feed-forward or experts, normalised after each (BERT's family, Nomic) or before each
 (ModernBERT)."""
 
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from moeir.backbones.config import ACTIVATIONS, EncoderConfig, ExpertsConfig, PreNormConfig
-from moeir.backbones.dispatch import RouterOutput, dispatch_to_experts
+from moeir.backbones.dispatch import RouterOutput, choose_adapters, dispatch_to_experts
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
 from moeir.kernels.attention import PackedLayout, apply_rotary, attention
@@ -36,7 +37,9 @@ class Attention(nn.Module):
         return self._add_and_norm(states, mixed)
 
     def _project(self, states: Tensor, *maps: nn.Linear) -> Tensor:
-        """The outputs of some maps side by side, by a single matrix product: [n, H] -> [n, maps · H]."""
+        """The outputs of some maps side by side, of plain ones by a single matrix product: [n, H] -> [n, maps · H]."""
+        if not all(map(is_plain_linear, maps)):
+            return torch.cat([part(states) for part in maps], -1)
         return F.linear(states, torch.cat([part.weight for part in maps]), torch.cat([part.bias for part in maps]))
 
     def _add_and_norm(self, states: Tensor, mixed: Tensor) -> Tensor:
@@ -224,12 +227,22 @@ class Layer(nn.Module):
         self.attention, self.feedforward = _make_attention(config, number), _make_feedforward(config, number)
         is_last = prenorm is not None and number == config.layers - 1
         self.closing = nn.LayerNorm(config.hidden, eps=config.epsilon, bias=prenorm.norm_bias) if prenorm is not None and is_last else None
+        self.router: nn.Module | None = None  # of several adapters on each of its maps; `gate_input` says when it is asked
 
     def separate_feedforward(self) -> None:
         """Make `feedforward` a module that experts can replace; it always is one here."""
 
+    def route(self, gate_input: str, states: Tensor, tokens: PackedTokens, layer_input: Tensor) -> AbstractContextManager[None]:
+        """A context in which adapted maps take the experts that the router chooses, if it reads this `gate_input`."""
+        if self.router is None or self.router.gate_input != gate_input:
+            return nullcontext()
+        return choose_adapters(self.router(states, tokens, layer_input), len(states))
+
     def forward(self, states: Tensor, tokens: PackedTokens, layout: PackedLayout) -> Tensor:
-        output: Tensor = self.feedforward(self.attention(states, layout), tokens, states)
+        with self.route("block_input", states, tokens, states):
+            attended = self.attention(states, layout)
+            with self.route("ffn_input", attended, tokens, states):
+                output: Tensor = self.feedforward(attended, tokens, states)
         return output if self.closing is None else self.closing(output)
 
 
@@ -255,23 +268,35 @@ def pack_layers(model: nn.Module, dtype: torch.dtype) -> None:
         kind = type(module)  # own code may derive its layers from these: those stay as they are
         if kind is Attention:
             maps = [module.query, module.key, module.value]
-            weight, bias = torch.cat([part.weight for part in maps]), torch.cat([part.bias for part in maps])
-            module.joint = pack_linear(weight, bias, dtype)
-            del module.query, module.key, module.value
-            module.output = pack_linear(module.output.weight, module.output.bias, dtype)
+            if all(map(is_plain_linear, maps)):
+                weight, bias = torch.cat([part.weight for part in maps]), torch.cat([part.bias for part in maps])
+                module.joint = pack_linear(weight, bias, dtype)
+                del module.query, module.key, module.value
+            else:
+                module.query, module.key, module.value = (_pack_map(part, dtype) for part in maps)
+            module.output = _pack_map(module.output, dtype)
         elif kind in (RotaryAttention, PostNormRotaryAttention):
-            module.joint, module.output = (pack_linear(part.weight, part.bias, dtype) for part in (module.joint, module.output))
+            module.joint, module.output = (_pack_map(part, dtype) for part in (module.joint, module.output))
         elif kind in (FeedForward, GatedFeedForward, TopKFeedForward):
-            fused = module.activation_name if kind is not GatedFeedForward and module.activation_name in fused_activations(dtype) else None
+            can_fuse = module.activation_name in fused_activations(dtype) and (kind is TopKFeedForward or is_plain_linear(module.up))
+            fused = module.activation_name if can_fuse and kind is not GatedFeedForward else None
             if kind is TopKFeedForward:
                 maps = zip(*module.split_maps(), strict=True)
                 module.packed_maps = [(pack_linear(up, None, dtype, fused), pack_linear(down, None, dtype)) for up, down in maps]
                 del module.expert_up, module.expert_down
             else:
-                module.up = pack_linear(module.up.weight, module.up.bias, dtype, fused)
-                module.down = pack_linear(module.down.weight, module.down.bias, dtype)
+                module.up, module.down = _pack_map(module.up, dtype, fused), _pack_map(module.down, dtype)
             if fused is not None:
                 module.activation = nn.Identity()
+
+
+def is_plain_linear(part: nn.Module) -> bool:
+    """Whether a map is its weight and bias alone; one with adapters computes more, and stays as it is in `pack_layers`."""
+    return type(part) is nn.Linear
+
+
+def _pack_map(part: nn.Module, dtype: torch.dtype, activation: str | None = None) -> nn.Module:
+    return pack_linear(part.weight, part.bias, dtype, activation) if is_plain_linear(part) else part
 
 
 def init_weights(module: nn.Module, std: float) -> None:
@@ -302,9 +327,11 @@ def set_attention_dropout(model: nn.Module, rate: float) -> None:
 def compile_layers(model: nn.Module, **options: Any) -> None:
     """Compile the parts of a layer before and after attention; `options` are those of `torch.compile`.
 
-    Attention itself is already a single kernel. Shapes are dynamic, since the number of tokens differs from batch to batch.
+    Attention itself is already a single kernel. Shapes are dynamic, since the number of tokens differs from batch to batch. Layers with
+    adapters, whose maps ask which expert runs, stay as they are.
     """
     compiled = {Attention: ("_project", "_add_and_norm"), FeedForward: ("transform",), GatedFeedForward: ("transform",)}
     for module in model.modules():
-        for name in compiled.get(type(module), ()):
+        is_plain = all(is_plain_linear(part) for part in module.children() if isinstance(part, nn.Linear))
+        for name in compiled.get(type(module), ()) if is_plain else ():
             setattr(module, name, torch.compile(getattr(module, name), dynamic=True, **options))

@@ -94,7 +94,8 @@ class FeedForwardPlaceholder(nn.Module):
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         layer, tokens, layer_input = _running.get()
-        output: Tensor = layer.feedforward(hidden_states[0], tokens, layer_input)
+        with layer.route("ffn_input", hidden_states[0], tokens, layer_input):
+            output: Tensor = layer.feedforward(hidden_states[0], tokens, layer_input)
         return output[None]
 
 
@@ -130,6 +131,7 @@ class TransformersLayer(Layer):
         self.module, self.number, self.hidden, self.closing = module, number, hidden, closing
         self.feedforward: nn.Module | None = None  # in its layer until `separate_feedforward`
         self.attention_dropout: float | None = None  # None: that of the model
+        self.router: nn.Module | None = None
 
     def separate_feedforward(self) -> None:
         """Take the feed-forward out of the layer, for experts to replace it; UsageError if it is no module of its own."""
@@ -146,7 +148,8 @@ class TransformersLayer(Layer):
         token = _running.set((self, tokens, states))
         try:
             extra = {"moeir_layout": layout, "moeir_dropout": self.attention_dropout}
-            output = self.module(states[None], *arguments, **options, **extra)
+            with self.route("block_input", states, tokens, states):
+                output = self.module(states[None], *arguments, **options, **extra)
         finally:
             _running.reset(token)
         if not isinstance(output, Tensor) or output.shape[:2] != (1, len(states)):
@@ -306,6 +309,10 @@ class TransformersEncoder(Encoder):
         if not self.layers and self.config.packed is False:
             return self.embeddings.run_whole(tokens)
         return run_layers(self.layers, self.embeddings(tokens), tokens)
+
+    def find_path(self, name: str) -> str:
+        assert self.file_names is not None
+        return self.file_names[name].removeprefix(f"{self.embeddings.model.base_model_prefix}.")
 
     def check_layers(self, purpose: str) -> None:
         if not self.layers and self.config.packed is False:

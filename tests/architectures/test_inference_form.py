@@ -14,7 +14,7 @@ from moeir.kernels.packed_linear import FUSED_ACTIVATIONS, PackedLinear, pack_li
 from tests.architectures.test_expert_architectures import SPECS, TEXTS, build, perturb, scores
 from tests.backbones.tiny_models import LENGTHS, TINY_MODELS, is_close, make_pair, random_ids
 
-OTHERS = ["dense", "dense:pooling=mean,normalise=true", "splade", "colbert:dim=8", "coil", "bge-m3:fresh_heads=true"]
+OTHERS = ["dense", "dense:pooling=mean,normalise=true", "splade", "colbert:dim=8", "coil", "bge-m3:fresh_heads=true", "dense:adapters=4"]
 OTHERS += ["splade:queries=tokens", "came:shared_layers=2,lexical_queries=tokens,local_dim=8"]
 needs_packing = pytest.mark.skipif(not supports_packing(torch.float32), reason="this torch has no packed products")
 needs_int8 = pytest.mark.skipif(not supports_int8(), reason="this processor has no exact products of 8-bit integers")

@@ -32,6 +32,8 @@ ARCHITECTURES = {
     "dense:pooling=last,normalise=true": "qwen3",
     "dense:encoders=separate": "qwen3",
     "dense:pooling=mean": "lfm2",
+    "dense:pooling=last,adapters=2": "qwen3",
+    "dense:pooling=mean,adapters=2": "t5",
     "splade": "qwen3",
     "splade:pooling=sum": "gte",
     CAME: "qwen3",

@@ -16,7 +16,8 @@ SMALL_SIZES = {"came": "shared_layers=2,local_dim=8", "coil": "dim=8,cls_dim=16"
 NAMES = [variant.name for variant in variants.list_variants("architectures") if variant.name != "cross-encoder"]  # which reads pairs
 PLAIN = [f"{name}:{SMALL_SIZES[name]}" if name in SMALL_SIZES else name for name in NAMES]
 VARIED = [
-    "dense:encoders=separate", "splade:pooling=sum", "splade:queries=tokens", "coil:dim=8,cls_dim=0", "mote:encoders=siamese",
+    "dense:encoders=separate", "dense:adapters=4,adapter_maps=query+value",
+    "splade:pooling=sum", "splade:queries=tokens", "coil:dim=8,cls_dim=0", "mote:encoders=siamese",
     "mote:encoders=separate",
     "mote:similarity=dense", "mote:similarity=sparse,sparse_head=raw", "taser:routing=shared", "taser:routing=sequence,experts=3",
     "taser:routing=token,gates=per_layer", "sbmoe:inference=all", "sbmoe:inference=random,gate=random",

@@ -98,7 +98,7 @@ class Setting:
         for item in value if self.repeated else () if value is None else (value,):
             if self.choices and item not in self.choices:
                 *others, last = map(str, self.choices)
-                raise UsageError(f"{self.flag} {item}: expected {', '.join(others)} or {last}")
+                raise UsageError(f"{self.flag} {item}: expected {', '.join(others)}{' or ' if others else ''}{last}")
             if self.single_word and item.split() != [item]:
                 raise UsageError(f"{self.flag} {item!r}: expected a word without spaces")
             if not all(holds(item, limit) for _, limit, holds in limits):

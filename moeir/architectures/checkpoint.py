@@ -282,7 +282,7 @@ def log_truncation(input_config: InputConfig, truncation: Mapping[str, Mapping[s
     if labels:
         lines = [describe_truncation(truncation[side], label, input_config.max_length(side)) for side, label in labels.items()]
         flags = " and ".join(f"--{side}-length" for side in labels)
-        log.info("%s; raise %s of init or finetune, or cut the texts into passages first", "; ".join(lines), flags)
+        log.info("%s; raise %s of init or finetune, or cut the texts with convert --passages", "; ".join(lines), flags)
 
 
 def _write_metadata(folder: Path, metadata: Mapping[str, Any]) -> None:

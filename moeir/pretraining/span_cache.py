@@ -24,8 +24,9 @@ from moeir.backbones.tokenizer import TextTokenizer
 from moeir.console import meter
 from moeir.errors import DataError, UsageError
 from moeir.kernels.splitmix import Int64Array, UInt64Array, randint_high, random_bits
-from moeir.pretraining.spans import SpanBoundaries, find_sentence_starts, pack_sentences, split_long_sentences
+from moeir.pretraining.spans import SpanBoundaries, pack_sentences, split_long_sentences
 from moeir.records import generated_queries, qrels, texts
+from moeir.records.sentences import find_sentence_starts
 from moeir.records.texts import Text
 
 CACHE_VERSION = 3  # of the file format and of the rules that split and pack

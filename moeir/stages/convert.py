@@ -1,7 +1,8 @@
 """`moeir convert`: data files between the formats of tools, and checkpoints into the layouts of other libraries, without loss."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,12 +22,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Convert(Stage):
-    """Convert data or a checkpoint to the format of another tool, whole, as a sample or divided into splits. What the format cannot hold is
-    an error, unless --lossy drops it."""
+    """Convert data or a checkpoint to the format of another tool, whole, as a sample, divided into splits or cut into passages. What the
+    format cannot hold is an error, unless --lossy drops it."""
 
     default_split: ClassVar[str] = ""
     input: Path = input_field(ANYTHING, "File or folder to convert.")
-    to: str | None = option("Format to write, with options [default with --sample or --split: that of --input].", None, package="formats")
+    to: str | None = option(
+        "Format to write, with options [default with --sample, --split or --passages: that of --input].", None, package="formats"
+    )
     source_format: str | None = option(
         "Format of --input [default: detected from its first lines].", None, package="formats", aliases=("--from",)
     )
@@ -50,14 +53,38 @@ class Convert(Stage):
         group="Samples and splits",
     )
     seed: int = option("Seed of the sample and of the splits.", 42, minimum=0, maximum=MAX_SEED, group="Samples and splits")
+    passages: int | None = option(
+        "Cut documents, also those of a collection, into passages ID#0, ID#1, … of at most N tokens, each with the title, at ends of "
+        "sentences where possible; search --collapse max gives documents back.",
+        None,
+        minimum=1,
+        excludes=("sample", "sample_documents", "split"),
+        group="Passages",
+    )
+    stride: int | None = option(
+        "Tokens of text from the beginning of a full passage to that of the next, which share the others [default: they share none].",
+        None,
+        minimum=1,
+        needs=("passages",),
+        group="Passages",
+    )
+    model: Path | None = input_field(
+        "checkpoint",
+        "Checkpoint that is to encode the passages: tokens are its own, with special tokens and document prefix [default: words].",
+        None,
+        needs=("passages",),
+        group="Passages",
+    )
     lossy: bool = option("Drop what --to cannot hold, and log it.", False)
     output: Path = output_field("converted", "File or folder to write; - is stdout.", STREAM)
 
     def check(self) -> None:
         if is_stream(self.input) and self.source_format is None:
             raise UsageError(f"--input {self.input}: a pipe can be read once; give its format with --from")
-        if self.to is None and not self.is_subset:
-            raise UsageError("convert needs --to, or --sample, --sample-documents or --split")
+        if self.to is None and self.passages is None and not self.is_subset:
+            raise UsageError("convert needs --to, or --sample, --sample-documents, --split or --passages")
+        if self.passages is not None and (self.stride or 0) > self.passages:
+            raise UsageError(f"--stride {self.stride}: text between passages of {self.passages} would be lost; expected at most --passages")
         if self.split:
             from moeir.formats.subsets import parse_shares
 
@@ -114,6 +141,8 @@ class Convert(Stage):
         corpus, queries = (None if path is None else texts.read_texts_by_id(path, keep_empty=True) for path in (self.corpus, self.queries))
         conversion = Conversion(spec, to, corpus, queries, self.lossy)
         items = progress(reader.read(self.input, conversion), "converting")
+        if self.passages is not None:
+            items = self._cut_documents(items, reader.kind, self.passages)
         if self.is_subset:
             record_count = self._write_subset(items, reader.kind, writer, conversion)
         else:
@@ -121,6 +150,27 @@ class Convert(Stage):
         for loss, count in conversion.dropped_counts.items():
             log.warning("%s: lost, %s times: %s", self.input, f"{count:,}", loss)
         return {"from": spec, "to": to, "written": record_count, "lost": conversion.dropped_counts}
+
+    def _cut_documents(self, items: "Iterator[Any]", kind: str, max_tokens: int) -> "Iterator[Any]":
+        """Texts, or a collection, with passages in place of documents."""
+        from moeir.records.passages import cut_documents
+
+        cut = partial(cut_documents, max_tokens=max_tokens, stride=self.stride)
+        if kind not in ("texts", "collection"):
+            found = kind if kind.endswith("s") else f"a {kind}"
+            raise UsageError(f"--passages: expected documents, or a folder of them with queries and judgements, found {found}")
+        if self.model is not None:
+            from moeir.architectures.checkpoint import open_checkpoint
+
+            checkpoint = open_checkpoint(self.model, "meta")
+            checkpoint.check_is_bi_encoder(self.model)
+            if max_tokens > (length := checkpoint.input_config.document_length):
+                raise UsageError(f"--passages {max_tokens}: {self.model} reads {length} tokens of a document; expected at most as many")
+            tokenizer, special = checkpoint.tokenizer, checkpoint.tokenizer.special_tokens
+            others = special.leading + special.trailing + int(checkpoint.architecture.markers)
+            cut = partial(cut, max_tokens=max_tokens - others, prefix=checkpoint.input_config.document_prefix)
+            cut = partial(cut, find_tokens=lambda contents: [starts for _, starts in tokenizer.encode_with_offsets(contents)])
+        return cut(items) if kind == "texts" else (replace(item, corpus=cut(item.corpus)) for item in items)
 
     def _write_subset(self, items: "Iterator[Any]", kind: str, writer: "Format", conversion: "Conversion") -> int:
         """Write a sample of texts, or a collection that is sampled or divided, and return the number of records."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from moeir.console import format_count
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import STREAM, Counts, Facts, Stage, is_stream
+from moeir.stages.base import COLLAPSE, STREAM, Counts, Facts, Stage, is_stream
 from moeir.stages.run_arguments import (
     DEFAULT_MEASURES,
     MATCHES,
@@ -23,6 +23,7 @@ from moeir.stages.run_arguments import (
     name_runs,
     name_source,
     read_answers,
+    read_run_with_depth,
     run_paths,
     warn_of_better_part,
 )
@@ -54,6 +55,7 @@ class Evaluate(Stage):
     match: str = option(
         "With --answers: string (token match, as in DPR) or regex.", "string", choices=MATCHES, needs=("answers",), group="Inputs"
     )
+    collapse: str | None = option(**COLLAPSE, group="Inputs")
     measure: tuple[str, ...] = option(
         "nDCG@10, RR@10, R@100, AP, … or trec_eval's names; repeat the flag "
         "[default: nDCG@10, RR@10, R@100; with --answers Success@20, Success@100].",
@@ -92,7 +94,7 @@ class Evaluate(Stage):
         "Compute measures as another tool does: trec_eval, beir, mteb or msmarco.",
         None,
         choices=("trec_eval", "beir", "mteb", "msmarco"),
-        excludes=("answers", "group_by"),
+        excludes=("answers", "group_by", "collapse"),
         group="Other tools",
     )
     form: str = option(
@@ -161,10 +163,10 @@ class Evaluate(Stage):
     def _runs_with_qrels(self, requested: "list[Measure]") -> "Iterator[tuple[str, Path, Run, Qrels, str]]":
         """The name, path and judgements of every run, and a note on how many queries they cover."""
         from moeir.evaluation import answer_match, measures
-        from moeir.records import qrels, runs
+        from moeir.records import qrels
 
         paths = name_runs(self.run)
-        all_runs: Iterable[Run] = (runs.read_run(path) for path in paths.values())
+        all_runs: Iterable[Run] = (read_run_with_depth(path, self.collapse) for path in paths.values())
         judged, others = ("judged queries", "not judged") if self.answers is None else ("questions", "without answers")
         if self.qrels is not None:
             all_qrels: Iterable[Qrels] = repeat(qrels.read_qrels(self.qrels))

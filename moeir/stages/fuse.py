@@ -11,7 +11,7 @@ from moeir.errors import UsageError
 from moeir.evaluation import tables
 from moeir.fusion import files
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import DEPTH, STREAM, Counts, Facts, Stage
+from moeir.stages.base import COLLAPSE, DEPTH, STREAM, Counts, Facts, Stage
 from moeir.stages.run_arguments import (
     check_measures,
     find_search_of_run,
@@ -55,6 +55,7 @@ class Fuse(Stage):
         None,
         minimum=1,
     )
+    collapse: str | None = option(**COLLAPSE)
     qrels: Path | None = input_field("qrels", "With --ablation: relevance judgements.", None, needs=("ablation",))
     attribution: Path | None = option("File for the contribution of each run to each hit: rank, score, part (TSV).", None, group="Output")
     ablation: Path | None = option(
@@ -120,7 +121,7 @@ class Fuse(Stage):
 
     def _read_runs(self, method: str) -> "list[Run]":
         """The runs, with the depth that each was searched to."""
-        expert_runs = [read_run_with_depth(path) for path in run_paths(self.run)]
+        expert_runs = [read_run_with_depth(path, self.collapse) for path in run_paths(self.run)]
         self._warn_of_scales(expert_runs, method)
         if self.run_depth is None:
             log_guessed_depths(run_paths(self.run), expert_runs, method, "--run-depth K sets it")

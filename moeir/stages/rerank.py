@@ -18,7 +18,7 @@ from moeir.console import format_count, meter
 from moeir.errors import UsageError
 from moeir.reranking.cascade import PASSAGE_MODES, CascadeRound, check_decreasing
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import DEPTH, INFERENCE_DTYPE, STREAM, Counts, Facts, Stage, is_stream
+from moeir.stages.base import COLLAPSE, DEPTH, INFERENCE_DTYPE, STREAM, Counts, Facts, Stage, is_stream
 from moeir.stages.run_arguments import log_guessed_depths, name_runs, read_run_with_depth, run_paths
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from moeir.records.runs import Run, Scores
     from moeir.reranking.candidates import CandidateTexts
 
-OF_RUNS = ("run", "depth", "then", "fuse", "rest", "tag")  # flags without a meaning for examples, all of which are scored
+OF_RUNS = ("run", "depth", "then", "fuse", "collapse", "rest", "tag")  # flags without a meaning for examples, all of which are scored
 TOKENS_ON_CPU, TOKENS_ON_CUDA = 4096, 65536  # fits into a CPU cache; keeps a GPU busy
 log = logging.getLogger(__name__)
 
@@ -61,6 +61,7 @@ class Rerank(Stage):
     passage_length: int | None = option("Maximum tokens of a document in a pair [default: as many as fit].", None, minimum=1)
     stride: int | None = option("Tokens from one passage to the next [default: half a passage].", None, minimum=1)
     fuse: str = option("Fusion method for several runs.", "rrf", package="fusion")
+    collapse: str | None = option(**COLLAPSE | {"help": COLLAPSE["help"].replace("max:", "max, after scoring:")})
     shard: str | None = option("I/N: rerank shard I of N of the queries, counted from 0; join the runs with cat.", None)
     rest: bool = option("Keep documents below --depth, which are not scored.", True)
     max_tokens: int | None = option(
@@ -150,6 +151,7 @@ class Rerank(Stage):
     def work(self) -> Counts:
         from moeir.backbones.device import select_device, select_dtype
         from moeir.records import examples, runs
+        from moeir.records.passages import collapse_run
         from moeir.reranking.candidates import add_scores
         from moeir.reranking.scoring import PassageSplitter, ScoringConfig, score_candidates
         from moeir.retrieval.latency import limit_threads
@@ -165,6 +167,8 @@ class Rerank(Stage):
             for number in range(len(self._cascade())):
                 run, facts = self._rerank_once(run, number, score)
                 round_facts.append(facts)
+        if self.collapse is not None:
+            run = collapse_run(run)
         if self.train is None:
             runs.write_run(run, self.output, tag=self.tag or "moeir.rerank")
         else:

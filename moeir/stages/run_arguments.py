@@ -155,10 +155,13 @@ def find_merged_runs(paths: Mapping[str, Path]) -> dict[str, list[str]]:
     return {name: parts for name, parts in ((name, [part for part in parts if part != name]) for name, parts in merged.items()) if parts}
 
 
-def read_run_with_depth(path: Path) -> "Run":
-    """A run, with the depth of its search if its manifest names it and the file is as large as it was written: not cut since."""
-    from moeir.records import runs
+def read_run_with_depth(path: Path, collapse: str | None = None) -> "Run":
+    """A run, with the depth of its search if its manifest names it and the file is as large as it was written: not cut since; with
+    `collapse` that of the documents of its passages, of unknown depth."""
+    from moeir.records import lines, passages, runs
 
+    if collapse is not None:
+        return passages.collapse_run(runs.read_run(path), lines.source_name(path))
     search = find_search_manifest(path)
     is_whole = search is not None and search[1].stat().st_size == search[0]["files"][search[1].name]["bytes"]
     return replace(runs.read_run(path), depth=int(search[0]["settings"]["depth"]) if search and is_whole else None)

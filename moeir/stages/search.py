@@ -18,7 +18,7 @@ from moeir.data_sources import is_remote
 from moeir.errors import UsageError
 from moeir.fusion import FUSED
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import DEPTH, FILE_SUFFIXES, INFERENCE_DTYPE, STREAM, Counts, Facts, Stage, is_stream
+from moeir.stages.base import COLLAPSE, DEPTH, FILE_SUFFIXES, INFERENCE_DTYPE, STREAM, Counts, Facts, Stage, is_stream
 
 if TYPE_CHECKING:
     from moeir.records.runs import Run
@@ -49,6 +49,11 @@ class Search(Stage):
     query: tuple[str, ...] = option("A query instead of --queries; repeat the flag. Their ids are q1, q2, ….", (), group="Inputs")
     corpus: Path | None = input_field("texts", "With --explain: documents, to show their texts.", None, needs=("explain",))
     depth: int = option("Documents per query and expert.", 1000, **DEPTH, group="Search")
+    collapse: str | None = option(
+        **COLLAPSE | {"help": f"{COLLAPSE['help'].removesuffix('.')}; depth, filter and fusion are of documents."},
+        excludes=("explain",),
+        group="Search",
+    )
     filter_ids: Path | None = input_field(
         "ids", "Ids of documents, one a line: search among these only.", None, aliases=("--filter",), group="Search"
     )
@@ -116,6 +121,8 @@ class Search(Stage):
 
         options: dict[str, Any] = {"model": self.model, "prompt": self.prompt}
         searcher = open_index(self.index, **options, device=self.device, dtype=self.dtype, verified=True)
+        if self.collapse is not None:
+            searcher = searcher.collapse_passages()
         if self.filter_ids is not None:
             searcher = searcher.filter_ids(texts.read_id_list(self.filter_ids), lines.source_name(self.filter_ids))
         searcher.select_experts(self.expert)

@@ -21,8 +21,8 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-from moeir.pretraining.spans import find_sentence_starts
 from moeir.records import generated_queries, qrels, texts
+from moeir.records.sentences import find_sentence_starts
 
 HELD_OUT = ("dev", "test")
 

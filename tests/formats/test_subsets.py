@@ -96,7 +96,7 @@ def test_texts_are_sampled_too(beir: Path, moeir: Moeir) -> None:
 
 
 @pytest.mark.parametrize(("flags", "code", "message"), [
-    ("", 2, "convert needs --to, or --sample, --sample-documents or --split"),
+    ("", 2, "convert needs --to, or --sample, --sample-documents, --split or --passages"),
     ("--split dev", 2, "--split dev: expected NAME=SHARE"),
     ("--split dev=0.6,held=0.6", 2, "--split: the shares add up to 1.2; expected 1 or less"),
     ("--split train=0.5", 2, "--split: the shares add up to 0.5; expected 1, as there is a share of train, which is the rest"),

@@ -15,7 +15,7 @@ from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.pretraining import span_cache
 from moeir.records import lines
 from tests.kill_points import kill_at, kill_points
-from tests.pretraining.test_sentences import split_sentences
+from tests.records.test_sentences import split_sentences
 
 ANIMALS = ("owl", "bat", "bee", "fox", "cat", "hen", "oak", "eel")
 

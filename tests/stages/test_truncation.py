@@ -15,7 +15,7 @@ def lines_of(result):
     """(cut, texts, kind, length, share of tokens) of each line about truncation."""
     assert result.code == 0, result.stderr
     found = [(LINE.findall(line), line) for line in result.stderr.splitlines() if "are cut at" in line]
-    assert all("init or finetune, or cut the texts into passages first" in line for _, line in found)
+    assert all("init or finetune, or cut the texts with convert --passages" in line for _, line in found)
     return [[(int(cut), int(texts), kind, int(length), float(share)) for cut, texts, kind, _, length, share in parts] for parts, _ in found]
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moeir.pretraining.spans import find_sentence_starts
+from moeir.records.sentences import find_sentence_starts
 
 
 def split_sentences(text):

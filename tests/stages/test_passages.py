@@ -1,0 +1,246 @@
+"""Long documents: cut by `convert --passages`, searched, fused, reranked and evaluated as documents by `--collapse max`."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import moeir as package
+from moeir.architectures.checkpoint import open_checkpoint
+from moeir.records.runs import Run, format_lists, read_run, write_run
+from moeir.records.texts import read_texts
+from tests.backbones.tiny_models import make_model
+from tests.backbones.tiny_tokenizers import write_modernbert, write_xlm_roberta
+from tests.conftest import TOY, CommandResult, run_moeir
+from tests.oracles.passages import collapse_by_dictionary
+
+Moeir = Callable[..., CommandResult]
+DOCUMENTS = {"a": (0, 4, 8), "a!": (1, 5, 9, 0), "b": (2, 6, 10), "c": (3, 7, 11, 2, 6), "d": (4, 8)}  # rows of the toy corpus
+FLOAT32 = ("--dtype", "float32")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, came_checkpoint: Path) -> Path:
+    """Documents of several toy texts, some of which stand in two; their passages, encoded and indexed; and runs of all passages."""
+    folder = tmp_path_factory.mktemp("long")
+    texts = [text.text for text in read_texts(TOY / "corpus.jsonl")]
+    records = [{"_id": name, "title": "Animals", "text": " ".join(texts[row] for row in rows)} for name, rows in DOCUMENTS.items()]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    cut = ("convert", "--input", folder / "corpus.jsonl", "--passages", 14, "--model", came_checkpoint)
+    run_moeir(*cut, "--output", folder / "passages.jsonl")
+    result = run_moeir("encode", "--model", came_checkpoint, "--corpus", folder / "passages.jsonl", *FLOAT32, "--output", folder / "enc")
+    assert "are cut at" not in result.stderr
+    run_moeir("index", "--encodings", folder / "enc", "--output", folder / "idx")
+    run_moeir("index", "--corpus", folder / "passages.jsonl", "--engine", "bm25", "--output", folder / "bm25")
+    search = ("search", "--queries", TOY / "test-queries.tsv", *FLOAT32)
+    for index, whole in (("idx", "whole"), ("bm25", "whole-bm25")):
+        run_moeir(*search, "--index", folder / index, "--output", folder / whole)
+    return folder
+
+
+def search(folder: Path, output: Path, *flags: object, index: str = "idx") -> Path:
+    queries = ("--queries", TOY / "test-queries.tsv")
+    run_moeir("search", "--index", folder / index, *queries, *FLOAT32, "--collapse", "max", *flags, "--output", output)
+    return output
+
+
+def collapse(path: Path, depth: int | None = None) -> dict[str, list[tuple[str, float]]]:
+    """The oracle: each query's documents in a run of all passages."""
+    run = read_run(path)
+    return {query: collapse_by_dictionary(run.hits(query), depth) for query in run.queries}
+
+
+def read_hits(path: Path) -> dict[str, list[tuple[str, float]]]:
+    run = read_run(path)
+    return {query: run.hits(query) for query in run.queries}
+
+
+def test_passages_have_the_title_and_no_checkpoint_cuts_them(folder: Path, came_checkpoint: Path) -> None:
+    documents, passages = (list(read_texts(folder / name)) for name in ("corpus.jsonl", "passages.jsonl"))
+    assert {one.title for one in passages} == {"Animals"} and len(passages) > 2 * len(documents)
+    for document in documents:
+        own = [one for one in passages if one.id.startswith(f"{document.id}#")]
+        assert [one.id for one in own] == [f"{document.id}#{number}" for number in range(len(own))]
+        assert " ".join(one.text for one in own) == document.text
+    lengths = [len(ids) for ids in open_checkpoint(came_checkpoint).tokenizer.encode([one.content for one in passages])]
+    assert max(lengths) == 14
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 1000])
+def test_search_finds_the_first_documents_of_the_whole_list_of_passages_for_each_expert(folder: Path, depth: int, tmp_path: Path) -> None:
+    search(folder, tmp_path / "runs", "--depth", depth)
+    for expert in ("lexical", "local", "global"):
+        assert read_hits(tmp_path / "runs" / f"{expert}.trec") == collapse(folder / "whole" / f"{expert}.trec", depth), expert
+    search(folder, tmp_path / "bm25.trec", "--depth", depth, index="bm25")
+    assert read_hits(tmp_path / "bm25.trec") == collapse(folder / "whole-bm25" / "bm25.trec", depth)
+
+
+@pytest.mark.parametrize("method", ["came-sum", "rrf", "zscore"])
+def test_documents_are_fused_not_passages(folder: Path, method: str, tmp_path: Path, moeir: Moeir) -> None:
+    runs = search(folder, tmp_path / "runs", "--fuse", method, "--depth", 3)
+    experts = [word for name in ("lexical", "local", "global") for word in ("--run", runs / f"{name}.trec")]
+    fused = moeir("fuse", *experts, "--method", method, "--depth", 3, "--output", "-")
+    assert fused.code == 0 and fused.stdout == (runs / "fused.trec").read_text()
+
+
+@pytest.mark.parametrize("fuse", ["exact-sum", "exact-sum:deepen=true"])
+def test_the_exact_sum_is_of_the_best_passage_of_each_expert(folder: Path, fuse: str, tmp_path: Path) -> None:
+    runs = search(folder, tmp_path / "runs", "--fuse", fuse, "--depth", len(DOCUMENTS))
+    searcher = package.open_index(folder / "idx", dtype="float32")
+    queries = [text.content for text in read_texts(TOY / "test-queries.tsv")]
+    whole = {
+        expert: searcher.search(queries, len(searcher.ids), expert, ids=[f"{row}" for row in range(len(queries))])
+        for expert in searcher.engines
+    }
+    for row, (query, hits) in enumerate(read_hits(runs / "fused.trec").items()):
+        sums = dict.fromkeys(DOCUMENTS, 0.0)
+        for run in whole.values():
+            best = dict(collapse_by_dictionary(run.hits(f"{row}")))
+            sums = {name: total + best.get(name, 0.0) for name, total in sums.items()}
+        assert dict(hits) == pytest.approx(sums, rel=1e-5), query
+        assert [name for name, _ in hits] == sorted(sums, key=lambda name: (dict(hits)[name], name.encode()), reverse=True)
+
+
+def test_a_filter_is_of_documents(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "ids").write_text("b\na!\n")
+    runs = search(folder, tmp_path / "runs", "--filter-ids", tmp_path / "ids", "--depth", 1)
+    for expert in ("lexical", "local", "global"):
+        whole = collapse(folder / "whole" / f"{expert}.trec")
+        expected = {query: [hit for hit in hits if hit[0] in ("b", "a!")][:1] for query, hits in whole.items()}
+        assert read_hits(runs / f"{expert}.trec") == {query: hits for query, hits in expected.items() if hits}, expert
+
+
+def test_passages_of_a_document_may_be_in_several_indexes(folder: Path, came_checkpoint: Path, tmp_path: Path) -> None:
+    lines = (folder / "passages.jsonl").read_text().splitlines(keepends=True)
+    one, parts = search(folder, tmp_path / "one", "--depth", 3), tmp_path / "parts"
+    indexes: list[object] = []
+    for part in range(3):
+        corpus, enc, idx = (tmp_path / f"{name}{part}" for name in ("corpus", "enc", "idx"))
+        corpus.write_text("".join(lines[part::3]))
+        run_moeir("encode", "--model", came_checkpoint, "--corpus", corpus, *FLOAT32, "--output", enc)
+        run_moeir("index", "--encodings", enc, "--output", idx)
+        indexes += ["--index", idx]
+    queries = ("--queries", TOY / "test-queries.tsv", *FLOAT32)
+    run_moeir("search", *indexes, *queries, "--collapse", "max", "--depth", 3, "--output", parts)
+    for name in ("lexical", "local", "global", "fused"):
+        for query, hits in read_hits(one / f"{name}.trec").items():
+            assert dict(read_hits(parts / f"{name}.trec")[query]) == pytest.approx(dict(hits), rel=1e-5), (name, query)
+
+
+def test_runs_of_passages_are_fused_and_evaluated_as_those_of_documents(folder: Path, tmp_path: Path, moeir: Moeir) -> None:
+    for expert in ("lexical", "local", "global"):
+        write_run(Run.from_hits(collapse(folder / "whole" / f"{expert}.trec"), f"moeir.{expert}"), tmp_path / f"{expert}.trec")
+    (tmp_path / "qrels").write_text("q1 0 a 1\nq2 0 c 1\nq3 0 a! 2\n")
+    outputs = []
+    for place, flags in ((folder / "whole", ("--collapse", "max")), (tmp_path, ())):
+        runs = [word for expert in ("lexical", "local", "global") for word in ("--run", place / f"{expert}.trec")]
+        fused = moeir("fuse", *runs, "--method", "zscore", *flags)
+        values = moeir("evaluate", *runs, "--qrels", tmp_path / "qrels", "--form", "tsv", "--per-query", *flags)
+        assert fused.code == values.code == 0, values.stderr
+        outputs.append((fused.stdout, values.stdout.replace(str(place), "")))
+    assert outputs[0] == outputs[1] and "nDCG@10\tq3\t0.0" not in outputs[0][1]
+
+
+def test_a_run_of_passages_is_reranked_as_passages_and_collapsed(folder: Path, tiny_model: Path, tmp_path: Path) -> None:
+    rules = ("--query-length", 20, "--document-length", 60)
+    run_moeir("init", "--model", tiny_model, "--arch", "cross-encoder", *rules, "--output", tmp_path / "ce")
+    common = ("rerank", "--model", tmp_path / "ce", "--run", folder / "whole" / "fused.trec", "--queries", TOY / "test-queries.tsv")
+    for flags, name in (((), "passages.trec"), (("--collapse", "max"), "documents.trec")):
+        run_moeir(*common, "--corpus", folder / "passages.jsonl", "--depth", 5, *FLOAT32, *flags, "--output", tmp_path / name)
+    assert read_hits(tmp_path / "documents.trec") == collapse(tmp_path / "passages.trec")
+
+
+def test_python_collapses_too(folder: Path, tmp_path: Path) -> None:
+    runs = search(folder, tmp_path / "runs", "--depth", 3)
+    found = package.search(index=folder / "idx", queries=TOY / "test-queries.tsv", depth=3, collapse="max", dtype="float32")
+    assert "\n".join(format_lists(found, "moeir.fused", "run")) + "\n" == (runs / "fused.trec").read_text()
+    searcher = package.open_index(folder / "idx", dtype="float32").collapse_passages()
+    assert list(searcher.ids) == sorted(DOCUMENTS) and repr(searcher).endswith("5 documents, lexical, local, global)")
+    queries = list(read_texts(TOY / "test-queries.tsv"))
+    alone = searcher.search([query.content for query in queries], 3, "local")
+    assert dict(zip([query.id for query in queries], alone, strict=True)) == read_hits(runs / "local.trec")
+    hits = {"q1": {"a#0": 1.0, "b#1": 3.0, "a#1": 2.0}}
+    assert package.evaluate(run=hits, qrels={"q1": {"a": 1}}, collapse="max", measure=["RR@10"])["moeir"]["RR@10"] == 0.5
+    assert package.fuse(run=[hits, hits], method="combsum", collapse="max").hits("q1") == [("b", 6.0), ("a", 4.0)]
+
+
+def test_a_collection_is_cut_and_keeps_its_judgements_of_documents(tmp_path: Path) -> None:
+    (tmp_path / "beir" / "qrels").mkdir(parents=True)
+    (tmp_path / "beir" / "corpus.jsonl").write_text('{"_id": "a", "text": "An owl hunts. A bat sleeps.", "year": 7}\n')
+    (tmp_path / "beir" / "queries.jsonl").write_text('{"_id": "q", "text": "who sleeps"}\n')
+    (tmp_path / "beir" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\ta\t1\n")
+    run_moeir("convert", "--input", tmp_path / "beir", "--passages", 4, "--output", tmp_path / "cut")
+    run_moeir("index", "--dataset", tmp_path / "cut", "--engine", "bm25", "--output", tmp_path / "idx")
+    run_moeir("search", "--index", tmp_path / "idx", "--dataset", tmp_path / "cut", "--collapse", "max", "--output", tmp_path / "run.trec")
+    assert (
+        run_moeir("evaluate", "--run", tmp_path / "run.trec", "--dataset", tmp_path / "cut", "-m", "RR@10").stdout.split()[-1] == "1.0000"
+    )
+    cut = [json.loads(line) for line in (tmp_path / "cut" / "corpus.jsonl").read_text().splitlines()]
+    assert [(one["_id"], one["text"], one["year"]) for one in cut] == [("a#0", "An owl hunts.", 7), ("a#1", "A bat sleeps.", 7)]
+
+
+@pytest.mark.parametrize(("write", "family"), [(write_modernbert, "modernbert"), (write_xlm_roberta, "xlm-roberta")])
+@pytest.mark.parametrize("flags", [(), ("--document-prefix", "the owls: "), ("--stride", "3")])
+def test_no_tokenizer_reads_more_than_the_passages_have_room_for(
+    write: Callable[[Path], int], family: str, flags: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Byte pairs read the first word of a text otherwise than within it, and pieces of a unigram model the rest of a word."""
+    make_model(family, vocab_size=write(tmp_path / "tiny")).save_pretrained(tmp_path / "tiny")
+    stride, rules = (flags, ()) if "--stride" in flags else ((), flags)
+    lengths = ("--query-length", 16, "--document-length", 16)
+    run_moeir("init", "--model", tmp_path / "tiny", "--arch", "dense", *lengths, *rules, "--output", tmp_path / "ckpt")
+    words = "owls hunting at night. the whalebreadsea in the end, mice! cat owl... the cats at night in the sea bread mice. An end? "
+    records = [{"_id": "a", "text": words * 3}, {"_id": "b", "text": words, "title": "the"}]
+    (tmp_path / "c.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    cut = ("convert", "--input", tmp_path / "c.jsonl", "--passages", 16, *stride, "--model", tmp_path / "ckpt")
+    run_moeir(*cut, "--output", tmp_path / "p.jsonl")
+    result = run_moeir("encode", "--model", tmp_path / "ckpt", "--corpus", tmp_path / "p.jsonl", *FLOAT32, "--output", tmp_path / "enc")
+    assert "are cut at" not in result.stderr
+    passages = [text.text for text in read_texts(tmp_path / "p.jsonl") if text.id.startswith("a#")]
+    if not stride:
+        assert "".join("".join(passages).split()) == "".join((words * 3).split())
+
+
+REFUSED = [
+    ("--passages 0", 2, "--passages 0: expected at least 1"),
+    ("--stride 3", 2, "--stride needs --passages"),
+    ("--model CAME --to tsv", 2, "--model needs --passages"),
+    ("--passages 8 --stride 9", 2, "--stride 9: text between passages of 8 would be lost; expected at most --passages"),
+    ("--passages 8 --sample 3", 2, "--passages and --sample exclude one another"),
+    ("--passages 33 --model CAME", 2, "reads 32 tokens of a document; expected at most as many"),
+    ("--passages 3 --model CAME", 3, "its title leaves no room for text; raise --passages, or shorten the title"),
+    (
+        "--passages 8 --input PASSAGES",
+        3,
+        "text 'a#0': the id has a '#', which divides a document's id from a passage's number; cut documents",
+    ),
+    ("--passages 8 --input RUN", 2, "--passages: expected documents, or a folder of them with queries and judgements, found a run"),
+]
+
+
+@pytest.mark.parametrize(("flags", "code", "message"), REFUSED)
+def test_what_cannot_be_cut_is_refused_in_one_line(
+    flags: str, code: int, message: str, folder: Path, came_checkpoint: Path, tmp_path: Path, moeir: Moeir
+) -> None:
+    places = {"CAME": came_checkpoint, "PASSAGES": folder / "passages.jsonl", "RUN": folder / "whole" / "fused.trec"}
+    words = [str(places.get(word, word)) for word in flags.split()]
+    source = () if "--input" in words else ("--input", folder / "corpus.jsonl")
+    result = moeir("convert", *source, *words, "--output", tmp_path / "out.jsonl")
+    assert result.code == code and message in result.stderr and len(result.stderr.splitlines()) == 1, result.stderr
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_documents_are_no_passages(bm25_index: Path, index: Path, folder: Path, tmp_path: Path, moeir: Moeir) -> None:
+    for one in (bm25_index, index):
+        result = moeir("search", "--index", one, "--query", "owl", "--collapse", "max")
+        assert result.code == 3 and f"error: {one}: 'owl' is no passage; expected ID#NUMBER, as moeir convert" in result.stderr
+    (tmp_path / "run.trec").write_text("q1 Q0 owl 1 2.5 x\n")
+    (tmp_path / "qrels").write_text("q1 0 owl 1\n")
+    result = moeir("evaluate", "--run", tmp_path / "run.trec", "--qrels", tmp_path / "qrels", "--collapse", "max")
+    assert result.code == 3 and f"error: {tmp_path / 'run.trec'}: 'owl' is no passage" in result.stderr
+    refused = moeir("search", "--index", folder / "idx", "--query", "owl", "--collapse", "max", "--explain", tmp_path / "why.jsonl")
+    assert refused.code == 2 and "--collapse and --explain exclude one another" in refused.stderr
+    assert (
+        moeir("search", "--index", folder / "idx", "--query", "owl", "--collapse", "sum").stderr == "error: --collapse sum: expected max\n"
+    )

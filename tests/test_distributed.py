@@ -13,7 +13,7 @@ import torch
 from moeir.architectures.base import EncoderOutput
 from moeir.distributed import CollectiveBuffer, ProcessGroup, _check_devices, destroy_process_group, init_process_group
 from moeir.errors import DataError, MoeirError, OutOfMemory, UsageError
-from moeir.mixtures import feedforward
+from moeir.mixtures import router
 from moeir.representations.multivector import MultiVector
 from moeir.training import objectives, retrieval_task, text_stream
 from moeir.training.sampling import ShardSpec, shard_texts
@@ -110,7 +110,7 @@ def raise_data_error(*arguments, **options):
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_two_processes_learn_what_one_does(kind, learn, monkeypatch):
     """Without randomness: no dropout, and the noise of a router is a constant."""
-    monkeypatch.setattr(feedforward, "uniform_like", lambda logits: torch.full_like(logits, 0.5))
+    monkeypatch.setattr(router, "uniform_like", lambda logits: torch.full_like(logits, 0.5))
     alone, results = learn(1, kind)
     assert results[0]["code"] == 0, results
     both, results = learn(2, kind)

@@ -42,7 +42,8 @@ class ParameterAccount:
     """`shapes` of distinct parameters by name; `representation_kinds`: expert -> kind.
 
     `unused_prefixes`: name prefixes of parameters unused at inference; `windows`: attention prefix -> number of visible tokens on either
-    side. `attention_widths`: the widths of attentions whose parameters do not show them, by prefix.
+    side. `attention_widths`: the widths of attentions whose parameters do not show them, by prefix. `runs`: the experts of a layer, by
+    prefix, that runs once for each of them.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -51,6 +52,7 @@ class ParameterAccount:
     unused_prefixes: tuple[str, ...] = ()
     windows: Mapping[str, int] = field(default_factory=dict)
     attention_widths: Mapping[str, int] = field(default_factory=dict)
+    runs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def total(self) -> int:
@@ -153,16 +155,23 @@ class ParameterAccount:
             if not self.is_active(name, side):
                 continue
             if len(shape) == 2 and not name.endswith(EMBEDDING_TABLES):
-                count += 2 * math.prod(shape) * self._multiplications(name, length)
+                count += 2 * math.prod(shape) * self._multiplications(name, length) * self._run_count(name, side)
             prefix = name.removesuffix(".output.weight")
             if prefix.endswith(".attention"):
-                count += 4 * shape[0] * attention_pairs(length, self.windows.get(prefix, length))
+                count += 4 * shape[0] * attention_pairs(length, self.windows.get(prefix, length)) * self._run_count(name, side)
         for prefix, width in self.attention_widths.items():
-            count += 4 * width * attention_pairs(length, self.windows.get(prefix, length)) * self.is_active(prefix, side)
+            pairs = attention_pairs(length, self.windows.get(prefix, length)) * self._run_count(prefix, side)
+            count += 4 * width * pairs * self.is_active(prefix, side)
         encoder = "document_encoder." if self._has_separate_encoders and side == "document" else "encoder."
         words = math.prod(self.shapes[f"{encoder}embeddings.words.weight"])
         unread = self._experts_without_query_encoder if side == "query" else set()
         return count + 2 * length * words * sum(kind == "sparse" and name not in unread for name, kind in self.representation_kinds.items())
+
+    def _run_count(self, name: str, side: str) -> int:
+        """How often a parameter's layer runs for a text of a side."""
+        unread = self._experts_without_query_encoder if side == "query" else set()
+        experts = next((experts for prefix, experts in self.runs.items() if f"{name}.".startswith(f"{prefix}.")), None)
+        return 1 if experts is None else len(set(experts) - unread)
 
     def _multiplications(self, name: str, length: int) -> int:
         """Number of multiplications of a matrix for one text: once per token, or once."""

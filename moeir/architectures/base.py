@@ -16,15 +16,16 @@ from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.backbones.transformers_encoder import TransformersEmbeddings, TransformersLayer
 from moeir.errors import UsageError
 from moeir.heads.pooling import PoolingHead
-from moeir.mixtures.adapters import AdapterOptions, insert_adapters
+from moeir.mixtures.adapters import AdaptedLinear, AdapterRouter, TowerRouter, merge_adapters
 from moeir.mixtures.embedding import EmbeddingMixture
-from moeir.mixtures.feedforward import LEARNED_ROUTINGS, RoutedFeedForward, find_routers
-from moeir.parsing import check_choice, kebab_case
+from moeir.mixtures.feedforward import RoutedFeedForward, find_routers
+from moeir.mixtures.router import LEARNED_ROUTINGS, ExpertRouter
+from moeir.parsing import check_choice
 from moeir.representations.base import ByExpert, Representation, check_finite
 from moeir.representations.dense import Dense
 
 ENCODER_SHARING = ("siamese", "separate")
-Router = RoutedFeedForward | TopKFeedForward | EmbeddingMixture
+Router = ExpertRouter | TopKFeedForward | EmbeddingMixture
 StepMetrics = dict[str, float | Tensor]  # of a training step, by name; tensors stay on the device until they are logged
 
 
@@ -178,12 +179,17 @@ class Architecture(nn.Module):
         if encoders == "separate":
             self.document_encoder, self.is_hf_compatible = copy.deepcopy(self.encoder), False
 
-    def insert_adapters(self, options: AdapterOptions, experts: Sequence[str]) -> None:
-        """Freeze the encoder and give its maps adapters, if the options say so."""
-        options.check(kebab_case(type(self).__name__))
-        if options.adapters:
-            insert_adapters(self.encoder, options, experts)
-            self.is_hf_compatible = False
+    def merge_adapters(self) -> None:
+        """Add to each map what its adapter adds, for inference: an adapter per role becomes an encoder per role; learned routers stay."""
+        routers = [
+            layer.router for layer in self.encoder.layers if isinstance(layer.router, AdapterRouter) and layer.router.routing == "role"
+        ]
+        if routers:
+            frozen = (layer for layer in self.encoder.layers if layer.router is None)
+            shared = (self.encoder.embeddings, self.encoder.vocabulary_head, *frozen)
+            self.document_encoder = copy.deepcopy(self.encoder, {id(part): part for part in shared})
+            merge_adapters(self.document_encoder, routers[0].first_of_side("document"))
+        merge_adapters(self.encoder, 0)
 
     def routers(self, side: str = "query") -> dict[str, Router]:
         """The learned routers that read a side: `layer3`, … for routed feed-forward experts, `gate` for a block over the global vector."""
@@ -271,8 +277,9 @@ def copy_to_host(encoded: EncoderOutput) -> Callable[[], EncoderOutput]:
 
 def count_parameters(architecture: Architecture) -> ParameterAccount:
     """The parameters of an architecture, each counted once, and which experts of its mixtures run for queries and documents."""
-    mixtures, unused, windows, widths = [], [], {}, {}
+    unused, windows, widths = [], {}, {}
     shapes = {name: tuple(parameter.shape) for name, parameter in architecture.named_parameters()}
+    mixtures, runs = _split_adapters(architecture, shapes)
     for module_name, module in architecture.named_modules():
         if isinstance(module, RoutedFeedForward):
             learned = module.routing in LEARNED_ROUTINGS
@@ -299,4 +306,30 @@ def count_parameters(architecture: Architecture) -> ParameterAccount:
             for name, part in tables.items():
                 if (old := f"{module_name}.{name}.weight") in shapes:  # T5 has a second module for its word embeddings
                     shapes[f"{module_name}.{'words' if part is module.words else f'{name}.places'}.weight"] = shapes.pop(old)
-    return ParameterAccount(shapes, architecture.representation_kinds, tuple(mixtures), tuple(unused), windows, widths)
+    return ParameterAccount(shapes, architecture.representation_kinds, tuple(mixtures), tuple(unused), windows, widths, runs)
+
+
+def _split_adapters(architecture: Architecture, shapes: dict[str, tuple[int, ...]]) -> tuple[list[Mixture], dict[str, tuple[str, ...]]]:
+    """Name the matrices of each adapter apart among the shapes; returns their mixtures, and the layers that run once for each expert.
+
+    Of learned routers all adapters are multiplied, most of them by 0.
+    """
+    mixtures, runs, router = list[Mixture](), dict[str, tuple[str, ...]](), None
+    for name, module in architecture.named_modules():
+        if isinstance(module, Layer):
+            router, layer_name = module.router, name
+            if isinstance(router, AdapterRouter) and router.routing in LEARNED_ROUTINGS:
+                mixtures.append(Mixture(f"{name}.router", {}, routed=True, gate_once_per_text=router.routing == "sequence"))
+        elif isinstance(module, AdaptedLinear):
+            kept = {part: shapes.pop(f"{name}.{part}")[1:] for part in ("down", "up")}
+            for number, expert in enumerate(module.experts):
+                own_name = f"towers.{expert}.{name}" if isinstance(router, TowerRouter) else f"{name}.experts.{number}"
+                shapes |= {f"{own_name if router is not None else name}.{part}": shape for part, shape in kept.items()}
+            if isinstance(router, TowerRouter):
+                runs[layer_name] = module.experts
+            elif isinstance(router, AdapterRouter):
+                is_role, every = router.routing == "role", tuple(range(len(module.experts)))
+                mixtures.append(
+                    Mixture(name, {side: (router.first_of_side(side),) if is_role else every for side in ("query", "document")})
+                )
+    return mixtures, runs

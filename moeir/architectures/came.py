@@ -2,7 +2,9 @@
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 
+import torch
 from torch import Tensor, nn
 
 from moeir.architectures.base import Architecture, Router
@@ -12,6 +14,7 @@ from moeir.errors import UsageError
 from moeir.heads.lexical import LexicalHead
 from moeir.heads.pooling import PoolingHead
 from moeir.heads.token_vectors import TokenVectorHead
+from moeir.mixtures.adapters import NO_ADAPTERS, AdapterOptions, TowerRouter, insert_adapters, merge_adapters
 from moeir.mixtures.embedding import EmbeddingMixture
 from moeir.mixtures.feedforward import find_routers, insert_experts, select_expert_layers
 from moeir.parsing import check_choice
@@ -28,7 +31,9 @@ class Came(Architecture):
     (a learned weight for each token of the vocabulary: no tower reads a query). `pooling`: cls or mean. `normalise` and `dimension` (as
     for dense) are of the global expert, `local_normalise` of the local one: finetune sets global_scale to 20 with normalise=true, unless
     it is set (--temperature), and never local_scale. `routing`: shared, role, sequence or token. Further options of an expert or a router
-    are those of an architecture of its own: splade, colbert, taser, sbmoe.
+    are those of an architecture of its own: splade, colbert, taser, sbmoe. `adapters`: the rank of adapters in place of towers, one for
+    each expert on the maps of frozen private layers, which run for all experts at once; their options are those of dense. Shared layers
+    are frozen, unless `shared_adapters` is the rank of adapters that serve all experts.
     """
 
     is_hf_compatible = False
@@ -56,13 +61,29 @@ class Came(Architecture):
         routed_experts: int = 2,
         routed_every: int = 0,
         global_experts: int = 0,
+        shared_adapters: int = 0,
+        adapters: AdapterOptions = NO_ADAPTERS,
     ) -> None:
         super().__init__(encoder, special_tokens)
         encoder.check_layers("came")
-        _check_options(experts, shared_layers, embeddings, routing, global_experts, depth=len(encoder.layers))
+        depth = len(encoder.layers)
+        _check_options(experts, shared_layers, embeddings, routing, global_experts, depth=depth)
         experts = tuple(name for name in EXPERTS if name in experts)
-        self.towers = nn.ModuleDict({name: encoder.copy_layers_from(shared_layers) for name in experts})
-        encoder.layers = encoder.layers[:shared_layers]
+        self.towers, self.shared_layers, self.experts = nn.ModuleDict(), shared_layers, experts
+        if adapters.adapters and shared_layers == depth:
+            raise UsageError(
+                f"came:adapters={adapters.adapters}: they are for private layers, found shared_layers={shared_layers} of {depth}"
+            )
+        insert_adapters(encoder, adapters, experts, range(shared_layers, depth), make_router=lambda layer: TowerRouter())
+        if not adapters.adapters:
+            self.towers.update({name: encoder.copy_layers_from(shared_layers) for name in experts})
+            encoder.layers = encoder.layers[:shared_layers]
+        elif routing != "shared" or embeddings == "private":
+            raise UsageError("came:adapters: shared layers and embeddings are frozen; leave routing and embeddings out")
+        if shared_adapters and not (adapters.adapters and shared_layers):
+            raise UsageError(f"came:shared_adapters={shared_adapters}: they are for shared layers, beside adapters=RANK of private ones")
+        if shared_adapters:
+            insert_adapters(encoder, replace(adapters, adapters=shared_adapters), ("shared",), range(shared_layers))
         self.router = None
         if routing != "shared":
             expert_layers = select_expert_layers(shared_layers, every=routed_every)
@@ -100,9 +121,29 @@ class Came(Architecture):
         """The shared layers run once, then the tower of each expert; with private embeddings each embeds the tokens itself."""
         if not experts:
             return {}
-        shared = run_layers(self.encoder.layers, self.encoder.embeddings(tokens), tokens)
+        shared = run_layers(self.encoder.layers[: self.shared_layers], self.encoder.embeddings(tokens), tokens)
+        if not self.towers:
+            return self._run_adapted_towers(experts, shared, tokens)
         inputs = {name: self.private_embeddings[name](tokens) if name in self.private_embeddings else shared for name in experts}
         return {name: run_layers(self.towers[name], inputs[name], tokens) for name in experts}
+
+    def _run_adapted_towers(self, experts: Sequence[str], shared: Tensor, tokens: PackedTokens) -> dict[str, Tensor]:
+        """The private layers, read once for the states of all experts, each with its adapters."""
+        repeated = tokens.repeat(tuple(map(self.experts.index, experts)))
+        if self.encoder.file_names is not None:
+            with torch.no_grad():
+                self.encoder.embeddings(repeated)  # notes the arguments of transformers' layers for the repeated texts
+        states = run_layers(self.encoder.layers[self.shared_layers :], shared.repeat(len(experts), 1), repeated)
+        return dict(zip(experts, states.chunk(len(experts)), strict=True))
+
+    def merge_adapters(self) -> None:
+        """Adapters become towers of plain layers, a copy for each expert."""
+        if not self.towers:
+            for number, name in enumerate(self.experts):
+                self.towers[name] = self.encoder.copy_layers_from(self.shared_layers)
+                merge_adapters(self.towers[name], number)
+            self.encoder.layers = self.encoder.layers[: self.shared_layers]
+        super().merge_adapters()
 
 
 def _check_options(experts: tuple[str, ...], shared_layers: int, embeddings: str, routing: str, global_experts: int, *, depth: int) -> None:

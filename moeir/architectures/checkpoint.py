@@ -36,7 +36,7 @@ from moeir.errors import ArtifactError, UsageError
 from moeir.heads.pooling import PoolingHead
 from moeir.kernels.packed_linear import supports_packing
 from moeir.kernels.token_budget import split_by_tokens
-from moeir.mixtures.adapters import list_adapters, merge_adapters
+from moeir.mixtures.adapters import list_adapters
 from moeir.mixtures.embedding import EmbeddingMixture
 from moeir.mixtures.feedforward import has_learned_router
 from moeir.parsing import LARGEST_INTEGER, check_count, format_value
@@ -184,7 +184,7 @@ class RetrievalModel:
         under `autocast(dtype)`. On a CPU with such products only: elsewhere nothing changes."""
         self.architecture.eval()
         if self.device.type == "cpu" and supports_packing(dtype):
-            merge_adapters(self.architecture)
+            self.architecture.merge_adapters()
             pack_encoders(self.architecture, dtype)
             self.is_packed = True
 

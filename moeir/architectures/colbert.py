@@ -7,6 +7,7 @@ from moeir.backbones.encoder import Encoder
 from moeir.backbones.packed_tokens import SpecialTokens
 from moeir.errors import UsageError
 from moeir.heads.token_vectors import TokenVectorHead
+from moeir.mixtures.adapters import NO_ADAPTERS, AdapterOptions, insert_adapters
 from moeir.parsing import check_choice
 
 
@@ -16,6 +17,7 @@ class Colbert(Architecture):
     As published: normalise=true,markers=true,augmentation=true,punctuation=false with queries of 32 tokens. `attend_masks` lets the
     tokens of a query attend to its [MASK] tokens. `punctuation`: true, false (no vector in documents), or characters (none for a token that
     is one mark without a space, as in PyLate). A score is a sum of cosines over the query's tokens, and is trained without temperature.
+    `adapters`: the rank of adapters on a frozen encoder; their options are those of dense.
     """
 
     is_hf_compatible = False
@@ -33,8 +35,10 @@ class Colbert(Architecture):
         separator: bool = True,
         punctuation: str = "true",
         scale: float = 1.0,
+        adapters: AdapterOptions = NO_ADAPTERS,
     ) -> None:
         super().__init__(encoder, special_tokens)
+        insert_adapters(encoder, adapters, ("local",))
         if attend_masks and not augmentation:
             raise UsageError("colbert:attend_masks=true: it needs augmentation=true, which adds the [MASK] tokens")
         encoder.vocabulary_head = None

@@ -19,6 +19,7 @@ from moeir.backbones.tokenizer import TextTokenizer
 from moeir.errors import UsageError
 from moeir.heads.classification import ClassificationHead
 from moeir.heads.pooling import PoolingHead
+from moeir.mixtures.adapters import NO_ADAPTERS, AdapterOptions, insert_adapters
 from moeir.parsing import check_choice
 from moeir.records.texts import DOCUMENT_FIELDS, FIELD_SEPARATOR
 from moeir.representations.dense import Dense
@@ -33,6 +34,7 @@ class CrossEncoder(Architecture):
     token, of a decoder the last).
     `fields` are the fields of a document that are read, of url+title+text, joined by the tokenizer's separator, or by a space with
     separate=false. `--document-length` is that of the pair; the document is truncated to fit.
+    `adapters`: the rank of adapters on a frozen encoder, below a head that trains; their options are those of dense.
     """
 
     reads_pairs = True
@@ -46,6 +48,7 @@ class CrossEncoder(Architecture):
         head: str = "hf",
         fields: tuple[str, ...] = ("url", "title", "text"),
         separate: bool = True,
+        adapters: AdapterOptions = NO_ADAPTERS,
     ) -> None:
         super().__init__(encoder, special_tokens)
         check_choice("cross-encoder:head", head, HEADS)
@@ -53,13 +56,14 @@ class CrossEncoder(Architecture):
             raise UsageError(f"cross-encoder:fields={'+'.join(fields)}: expected some of {', '.join(DOCUMENT_FIELDS)}")
         if head == "hf" and encoder.file_names is not None:
             raise UsageError("cross-encoder:head=hf: is that of moeir's own families; use head=linear over a model of transformers")
+        insert_adapters(encoder, adapters, ("relevance",))
         self.fields, self.separate = fields, separate
         head_config = encoder.config.classification_head if head == "hf" else None
         encoder.vocabulary_head = encoder.pooler = None
         if head_config is not None and head_config.pooler:
             encoder.pooler = nn.Linear(encoder.config.hidden, encoder.config.hidden)
             init_weights(encoder.pooler, encoder.config.initializer_range)
-        self.is_hf_compatible = head == "hf"
+        self.is_hf_compatible = head == "hf" and not adapters.adapters
         self.pool = PoolingHead(pooling=head_config.pooling if head_config is not None else "last" if encoder.is_causal else "cls")
         self.heads["relevance"] = ClassificationHead(encoder.config, linear=head == "linear")
 

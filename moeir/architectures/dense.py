@@ -5,7 +5,7 @@ from moeir.backbones.encoder import Encoder
 from moeir.backbones.packed_tokens import SpecialTokens
 from moeir.errors import UsageError
 from moeir.heads.pooling import PoolingHead
-from moeir.mixtures.adapters import NO_ADAPTERS, AdapterOptions
+from moeir.mixtures.adapters import NO_ADAPTERS, AdapterOptions, insert_adapters
 
 
 class Dense(Architecture):
@@ -40,9 +40,9 @@ class Dense(Architecture):
             encoder.vocabulary_head = None
         if adapters.adapters and encoders == "separate":
             raise UsageError("dense:adapters needs encoders=siamese; mote:adapters has an adapter for queries and one for documents")
-        self.insert_adapters(adapters, ("global",))
+        insert_adapters(encoder, adapters, ("global",))
         self.set_encoder_sharing(encoders)
-        self.is_hf_compatible = self.is_hf_compatible and not projections
+        self.is_hf_compatible = self.is_hf_compatible and not projections and not adapters.adapters
         options = {"pooling": pooling, "normalise": normalise, "pool_prefix": pool_prefix}
         self.heads["global"] = PoolingHead(hidden=encoder.config.hidden, projections=projections, **options)
         self.scales = {"global": scale}

@@ -35,7 +35,7 @@ from moeir.heads.lexical import LexicalHead
 from moeir.heads.mlm_head import UntransformedMlmHead
 from moeir.heads.pooling import PoolingHead
 from moeir.kernels.token_budget import split_by_tokens
-from moeir.mixtures.feedforward import RoutedFeedForward
+from moeir.mixtures.router import ExpertRouter
 
 MAX_HEAD_TEXTS = 400
 MAX_GATE_TEXTS = 100
@@ -178,7 +178,7 @@ def _from_plain_weights(
         return model
     if device == "meta":
         return model
-    routers = [router for router in architecture.routers().values() if isinstance(router, RoutedFeedForward)]
+    routers = [router for router in architecture.routers().values() if isinstance(router, ExpertRouter)]
     if centred := [router for router in routers if router.gate_start == "centred"]:
         _centre_gates(model, centred, list(texts) or _draw_vocabulary_texts(tokenizer, seed))
     is_own, has_head = encoder.file_names is None, architecture.encoder.vocabulary_head is not None
@@ -209,17 +209,17 @@ def _override_lengths(input_config: InputConfig, overrides: dict[str, Any], arch
 
 
 @torch.no_grad()
-def _centre_gates(model: RetrievalModel, routers: Sequence[RoutedFeedForward], texts: Sequence[str]) -> None:
+def _centre_gates(model: RetrievalModel, routers: Sequence[ExpertRouter], texts: Sequence[str]) -> None:
     """Make fresh gates use all experts equally: centre each layer's gate on its mean input, queries and documents weighing the same."""
-    side_means: dict[RoutedFeedForward, list[Tensor]] = {router: [] for router in routers}
+    side_means: dict[ExpertRouter, list[Tensor]] = {router: [] for router in routers}
 
-    def note(router: RoutedFeedForward, inputs: tuple[Tensor, PackedTokens, Tensor]) -> None:
+    def note(router: ExpertRouter, inputs: tuple[Tensor, PackedTokens, Tensor]) -> None:
         gate_inputs = router.select_gate_input(*inputs).double()
         parts[router].append((gate_inputs.sum(0), len(gate_inputs)))
 
     hooks = [router.register_forward_pre_hook(note) for router in routers]
     for side in ("query", "document"):
-        parts: dict[RoutedFeedForward, list[tuple[Tensor, int]]] = {router: [] for router in routers}
+        parts: dict[ExpertRouter, list[tuple[Tensor, int]]] = {router: [] for router in routers}
         model.encode(texts[:MAX_GATE_TEXTS], side)
         for router in routers:
             side_means[router].append(sum(total for total, _ in parts[router]) / sum(count for _, count in parts[router]))

@@ -7,6 +7,7 @@ from moeir.errors import UsageError
 from moeir.heads.lexical import LexicalHead
 from moeir.heads.mlm_head import UntransformedMlmHead
 from moeir.heads.pooling import PoolingHead
+from moeir.mixtures.adapters import NO_ADAPTERS, AdapterOptions, insert_adapters, insert_routed_adapters
 from moeir.mixtures.feedforward import insert_experts, select_expert_layers
 from moeir.parsing import check_choice
 
@@ -21,7 +22,8 @@ class Mote(Architecture):
     `encoders`: mote, siamese (one feed-forward for both) or separate (two encoders). `similarity`: hybrid (the sum), dense or sparse.
     `sparse_head`: mlm (the vocabulary head) or raw (states times word embeddings). `pooling`: cls or mean. `every`: shared layers between
     two layers with experts, 0 for experts in all; `layers=3+6` names the layers instead. `expert_ln=false` shares the normalisation.
-    With normalise=true finetune sets global_scale to 20, unless it is set (--temperature). `dimension`: as for dense.
+    With normalise=true finetune sets global_scale to 20, unless it is set (--temperature). `dimension`: as for dense. `adapters`: the
+    rank of adapters of a frozen encoder, one for queries and one for documents on each map; their options are those of dense.
     """
 
     is_hf_compatible = False
@@ -43,15 +45,21 @@ class Mote(Architecture):
         dimension: int | None = None,
         global_scale: float = 1.0,
         lexical_scale: float = 1.0,
+        adapters: AdapterOptions = NO_ADAPTERS,
     ) -> None:
         super().__init__(encoder, special_tokens)
         for name, value, choices in (("similarity", similarity, SIMILARITIES), ("sparse_head", sparse_head, SPARSE_HEADS)):
             check_choice(f"mote:{name}", value, tuple(choices))
         check_choice("mote:encoders", encoders, ("mote", "siamese", "separate"))
+        if encoders == "separate" and adapters.adapters:
+            raise UsageError("mote:adapters needs encoders=mote, adapters of each side, or siamese, adapters of both")
         if encoders == "mote":
             encoder.check_layers("mote")
-            expert_layers = select_expert_layers(len(encoder.layers), every=every, layers=layers)
-            insert_experts(encoder.layers, expert_layers, experts=2, routing="role", one_gate=True, expert_ln=expert_ln)
+            expert_layers, options = select_expert_layers(len(encoder.layers), every=every, layers=layers), {"experts": 2, "one_gate": True}
+            if adapters.adapters:
+                insert_routed_adapters(encoder, adapters, expert_layers, routing="role", **options)
+            else:
+                insert_experts(encoder.layers, expert_layers, routing="role", expert_ln=expert_ln, **options)
         experts = SIMILARITIES[similarity]
         if "lexical" not in experts:
             encoder.vocabulary_head = None
@@ -60,7 +68,9 @@ class Mote(Architecture):
                 widths = f"the states have {encoder.config.hidden} numbers, the word embeddings {encoder.config.embedding_size}"
                 raise UsageError(f"mote:sparse_head=raw: {widths}; use sparse_head=mlm")
             encoder.vocabulary_head = UntransformedMlmHead(encoder.config.vocabulary)
-        self.is_hf_compatible = encoders == "siamese" and sparse_head == "mlm"
+        if encoders != "mote" or not adapters.adapters:
+            insert_adapters(encoder, adapters, ("shared",))
+        self.is_hf_compatible = encoders == "siamese" and sparse_head == "mlm" and not adapters.adapters
         if encoders == "separate":
             self.set_encoder_sharing(encoders)
         heads = {"global": PoolingHead(pooling=pooling, normalise=normalise), "lexical": LexicalHead()}

@@ -4,13 +4,15 @@ from moeir.architectures.base import Architecture
 from moeir.backbones.encoder import Encoder
 from moeir.backbones.packed_tokens import SpecialTokens
 from moeir.heads.lexical import LexicalHead
+from moeir.mixtures.adapters import NO_ADAPTERS, AdapterOptions, insert_adapters
 
 
 class Splade(Architecture):
     """Learned sparse weights over the vocabulary, inner product; CAME's lexical expert alone, or summed over positions as SPLADE v1.
 
     `pooling`: max or sum. `activation`: relu, or log1p_relu (the logarithm of a maximum is taken twice). `queries`: encoder, or tokens (a
-    learned weight for each token of the vocabulary: no encoder reads a query).
+    learned weight for each token of the vocabulary: no encoder reads a query). `adapters`: the rank of adapters on a frozen encoder, below
+    a vocabulary head that trains but for its words; their options are those of dense.
     """
 
     def __init__(
@@ -22,10 +24,12 @@ class Splade(Architecture):
         activation: str = "relu",
         queries: str = "encoder",
         scale: float = 1.0,
+        adapters: AdapterOptions = NO_ADAPTERS,
     ) -> None:
         super().__init__(encoder, special_tokens)
+        insert_adapters(encoder, adapters, ("lexical",))
         options = {"pooling": pooling, "activation": activation, "queries": queries}
         self.heads["lexical"] = LexicalHead(vocabulary=encoder.config.vocabulary, special_tokens=special_tokens, **options)
         self.scales = {"lexical": scale}
         self.token_experts = ("lexical",) if queries == "tokens" else ()
-        self.is_hf_compatible = queries == "encoder"
+        self.is_hf_compatible = queries == "encoder" and not adapters.adapters

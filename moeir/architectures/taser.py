@@ -4,7 +4,9 @@ from moeir.architectures.base import Architecture
 from moeir.backbones.encoder import Encoder
 from moeir.backbones.packed_tokens import SpecialTokens
 from moeir.heads.pooling import PoolingHead
-from moeir.mixtures.feedforward import ROUTINGS, insert_experts, select_expert_layers
+from moeir.mixtures.adapters import NO_ADAPTERS, AdapterOptions, insert_adapters, insert_routed_adapters
+from moeir.mixtures.feedforward import insert_experts, select_expert_layers
+from moeir.mixtures.router import ROUTINGS
 from moeir.parsing import check_choice
 
 GATES = ("one", "per_layer")
@@ -18,6 +20,8 @@ class Taser(Architecture):
     per_layer. `gate_input`: ffn_input or block_input. `gradient`, by which a gate learns: full (straight-through; all experts run in
     training), pair (two run, less biased), switch (one runs, biased) or none. `gate_start`: centred (no expert preferred) or drawn.
     `pooling`: cls or mean. With normalise=true finetune sets scale to 20, unless it is set (--temperature). `dimension`: as for dense.
+    `adapters`: the rank of adapters, which are the experts of a frozen encoder, of the maps after the gate's input: with ffn_input those of
+    the feed-forward, with block_input all. Their options are those of dense.
     """
 
     def __init__(
@@ -39,19 +43,26 @@ class Taser(Architecture):
         normalise: bool = False,
         dimension: int | None = None,
         scale: float = 1.0,
+        adapters: AdapterOptions = NO_ADAPTERS,
     ) -> None:
         super().__init__(encoder, special_tokens)
         encoder.vocabulary_head = None
         check_choice("taser:routing", routing, ("shared", *ROUTINGS))
         check_choice("taser:gates", gates, GATES)
         self.router = None
-        if routing != "shared":
+        if routing == "shared":
+            insert_adapters(encoder, adapters, ("global",))
+        else:
             encoder.check_layers("taser")
             expert_layers = select_expert_layers(len(encoder.layers), every=every, layers=layers)
             options = {"gate_input": gate_input, "gradient": gradient, "gate_start": gate_start, "temperature": temperature}
-            options |= {"expert_ln": expert_ln, "experts": experts, "routing": routing, "one_gate": gates == "one"}
-            self.router = insert_experts(encoder.layers, expert_layers, **options)
-            self.is_hf_compatible = False
+            options |= {"experts": experts, "routing": routing, "one_gate": gates == "one"}
+            if adapters.adapters:
+                self.router = insert_routed_adapters(encoder, adapters, expert_layers, **options)
+            else:
+                adapters.check()
+                self.router = insert_experts(encoder.layers, expert_layers, expert_ln=expert_ln, **options)
+        self.is_hf_compatible = routing == "shared" and not adapters.adapters
         self.heads["global"] = PoolingHead(pooling=pooling, normalise=normalise)
         self.scales = {"global": scale}
         self.set_dimension(dimension)

@@ -132,5 +132,6 @@ class _DiscardRouting(AbstractContextManager[None]):
         self._layer = layer
 
     def __exit__(self, *exception: object) -> None:
-        if self._layer.feedforward is not None:
-            self._layer.feedforward.last_routing = None
+        for module in (self._layer.feedforward, self._layer.router):
+            if module is not None:
+                module.last_routing = None

@@ -16,6 +16,7 @@ from moeir.errors import UsageError
 from moeir.kernels.attention import PackedLayout, apply_rotary, attention
 from moeir.kernels.grouped_linear import ExpertGroups, grouped_linear, supports_grouped_linear
 from moeir.kernels.packed_linear import add_linear, fused_activations, pack_linear
+from moeir.kernels.precision import product_dtype
 
 
 class Attention(nn.Module):
@@ -223,7 +224,7 @@ class Layer(nn.Module):
 
     def __init__(self, config: EncoderConfig, number: int) -> None:
         super().__init__()
-        prenorm = config.prenorm
+        prenorm, self.hidden = config.prenorm, config.hidden
         self.attention, self.feedforward = _make_attention(config, number), _make_feedforward(config, number)
         is_last = prenorm is not None and number == config.layers - 1
         self.closing = nn.LayerNorm(config.hidden, eps=config.epsilon, bias=prenorm.norm_bias) if prenorm is not None and is_last else None
@@ -291,12 +292,35 @@ def pack_layers(model: nn.Module, dtype: torch.dtype) -> None:
 
 
 def is_plain_linear(part: nn.Module) -> bool:
-    """Whether a map is its weight and bias alone; one with adapters computes more, and stays as it is in `pack_layers`."""
+    """Whether a map is its weight and bias alone; one with adapters computes more."""
     return type(part) is nn.Linear
 
 
+class FrozenLinear(nn.Linear):
+    """A linear map that does not train, in whatever dtype it is held; what derives from it adds to its output."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.weight, self.bias = linear.weight, linear.bias
+        self.requires_grad_(False)
+        self.packed: nn.Module | None = None  # its form for inference, in place of weight and bias
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """[..., K] -> [..., N], in the dtype of products."""
+        if self.packed is not None:
+            output: Tensor = self.packed(inputs)
+            return output
+        kind = product_dtype(inputs)
+        return F.linear(inputs.to(kind), self.weight.to(kind), None if self.bias is None else self.bias.to(kind))
+
+
 def _pack_map(part: nn.Module, dtype: torch.dtype, activation: str | None = None) -> nn.Module:
-    return pack_linear(part.weight, part.bias, dtype, activation) if is_plain_linear(part) else part
+    packed = pack_linear(part.weight, part.bias, dtype, activation)
+    if not isinstance(part, FrozenLinear):
+        return packed
+    part.packed, part.weight, part.bias = packed, None, None
+    return part
 
 
 def init_weights(module: nn.Module, std: float) -> None:

@@ -66,7 +66,8 @@ class PackedTokens(TensorFields):
     `side` is query, document or pair: a batch never mixes them. `segments` [T] are token types, None for all zero. `no_attend_mask` [T]
     marks tokens that attend but are not attended to (ColBERT's query augmentation), None for no such tokens; `precomputed_keys` are the
     rows of all others with their own starts [B+1], if the mask was known on the host. `lengths` are the text lengths, on the host.
-    `order` [B] are the rows that restore the original order of the texts after `sort_by_length`; None if it was not changed.
+    `order` [B] are the rows that restore the original order of the texts after `sort_by_length`; None if it was not changed. `experts` are
+    those whose towers read the repetitions that `repeat` makes.
     """
 
     ids: Tensor
@@ -77,6 +78,7 @@ class PackedTokens(TensorFields):
     no_attend_mask: Tensor | None = None
     precomputed_keys: tuple[Tensor, Tensor] | None = None
     order: Tensor | None = None
+    experts: tuple[int, ...] | None = None
 
     @classmethod
     def from_lists(cls, texts: Sequence[Sequence[int]], side: str, no_attend_counts: Sequence[int] | None = None) -> Self:
@@ -117,6 +119,14 @@ class PackedTokens(TensorFields):
         if self.no_attend_mask is not None and self.precomputed_keys is None:
             return replace(self, precomputed_keys=find_visible_keys(self.no_attend_mask, self.starts)).pin_memory()
         return super().pin_memory()
+
+    def repeat(self, experts: tuple[int, ...]) -> Self:
+        """These texts once for each of some experts, the repetitions one after the other."""
+        count, shifts = len(experts), torch.arange(len(experts), device=self.ids.device)[:, None] * len(self.ids)
+        starts = torch.cat([self.starts[:1], (self.starts[1:] + shifts).flatten()])
+        segments, no_attend = (None if part is None else part.repeat(count) for part in (self.segments, self.no_attend_mask))
+        changes = {"segments": segments, "no_attend_mask": no_attend, "precomputed_keys": None, "order": None, "experts": experts}
+        return replace(self, ids=self.ids.repeat(count), starts=starts, lengths=self.lengths * count, **changes)
 
     def sort_by_length(self) -> Self:
         """These tokens with the texts sorted by length, and the `order` that restores the original; a sorted batch is returned as it is."""

@@ -10,18 +10,21 @@ the map in transformers.
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from moeir.backbones.dispatch import adapter_choice
+from moeir.backbones.dispatch import AdapterChoice, adapter_choice, check_expert_count
 from moeir.backbones.encoder import Encoder
-from moeir.backbones.layers import TopKFeedForward, is_plain_linear
+from moeir.backbones.layers import FrozenLinear, Layer, TopKFeedForward, is_plain_linear
+from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
-from moeir.kernels.precision import product_dtype
+from moeir.mixtures.feedforward import check_unrouted, has_learned_router
+from moeir.mixtures.router import LEARNED_ROUTINGS, ExpertRouter, make_gate
 
 GROUPS = ("all", "attention", "feedforward")
 
@@ -36,32 +39,29 @@ class AdapterOptions:
     adapter_dropout: float = 0.0
     adapter_maps: tuple[str, ...] = ("all",)
 
-    def check(self, architecture: str) -> None:
+    def check(self) -> None:
         """UsageError for values out of range, and for options of adapters without any."""
         if self.adapters == 0 and self != AdapterOptions():
-            raise UsageError(f"{architecture}: options of adapters, and no adapters; set their rank, as in {architecture}:adapters=16")
+            raise UsageError("options of adapters, and no adapters; set their rank, as in adapters=16")
         if self.adapters < 0:
-            raise UsageError(f"{architecture}:adapters={self.adapters}: expected the rank of adapters, 1 or more, or 0 for none")
+            raise UsageError(f"adapters={self.adapters}: expected the rank of adapters, 1 or more, or 0 for none")
         if self.adapter_alpha is not None and not 0 < self.adapter_alpha < math.inf:
-            raise UsageError(f"{architecture}:adapter_alpha={self.adapter_alpha:g}: expected more than 0")
+            raise UsageError(f"adapter_alpha={self.adapter_alpha:g}: expected more than 0")
         if not 0 <= self.adapter_dropout < 1:
-            raise UsageError(f"{architecture}:adapter_dropout={self.adapter_dropout:g}: expected 0 or more, less than 1")
+            raise UsageError(f"adapter_dropout={self.adapter_dropout:g}: expected 0 or more, less than 1")
 
 
 NO_ADAPTERS = AdapterOptions()
 
 
-class AdaptedLinear(nn.Linear):
+class AdaptedLinear(FrozenLinear):
     """A frozen linear map with an adapter for each of some experts. `path` is its name in the model of transformers."""
 
     def __init__(
         self, linear: nn.Linear, *, path: str, experts: Sequence[str], rank: int, alpha: float | None = None, dropout: float = 0.0
     ) -> None:
-        nn.Module.__init__(self)
-        self.in_features, self.out_features = linear.in_features, linear.out_features
-        self.weight, self.bias = linear.weight, linear.bias
-        self.requires_grad_(False)
-        self.path, self.experts, self.dropout = path, tuple(experts), dropout
+        super().__init__(linear)
+        self.path, self.experts, self.dropout = path, tuple(experts), nn.Dropout(dropout)
         self.scaling = 2.0 if alpha is None else alpha / rank
         options = {"dtype": torch.float32, "device": linear.weight.device}
         bound = self.in_features**-0.5  # of A, as PEFT's: kaiming-uniform with a = √5
@@ -70,13 +70,12 @@ class AdaptedLinear(nn.Linear):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """[..., K] -> [..., N]."""
-        kind = product_dtype(inputs)
-        output = F.linear(inputs.to(kind), self.weight.to(kind), None if self.bias is None else self.bias.to(kind))
-        return output + self.compute_update(inputs.to(kind).flatten(0, -2)).view_as(output)
+        output = super().forward(inputs)
+        return output + self.compute_update(inputs.to(output.dtype).flatten(0, -2)).view_as(output)
 
     def compute_update(self, rows: Tensor) -> Tensor:
         """The scaled update of rows [n, K] by the experts that are chosen for them, [n, N]."""
-        rows, down, up = F.dropout(rows, self.dropout, self.training), self.down.to(rows.dtype), self.up.to(rows.dtype)
+        rows, down, up = self.dropout(rows), self.down.to(rows.dtype), self.up.to(rows.dtype)
         choice, expected = adapter_choice() if len(self.experts) > 1 else ((0,), len(rows))
         if len(rows) != expected:
             raise UsageError(f"{self.path} reads {len(rows)} rows of {expected}: it cannot have several adapters; see adapter_maps")
@@ -98,33 +97,100 @@ class AdaptedLinear(nn.Linear):
         return merged
 
 
-def insert_adapters(
-    encoder: Encoder, options: AdapterOptions, experts: Sequence[str], *, layers: Iterable[int] | None = None, rank: int | None = None
-) -> None:
-    """Freeze an encoder and put adapters of some experts on maps of its `layers` (None: all), of the options' rank or another one.
+class AdapterRouter(ExpertRouter):
+    """Chooses the adapters of a layer's maps, all of them by one decision; `routing` are the options of `set_routing`.
 
+    A gate's gradient is that of the outputs of each map: with the weights w of the experts' updates, one-hot in value, `full` is
+    w_i = z_i straight-through, `pair` moves w from the chosen expert to the other one, and `switch` multiplies the chosen w.
+    """
+
+    def __init__(self, experts: int, hidden: int, **routing: Any) -> None:
+        super().__init__()
+        self.set_routing(experts, hidden, **routing)
+
+    def forward(self, states: Tensor, tokens: PackedTokens, block: Tensor) -> AdapterChoice:
+        """states [T, H], the input of the layer's feed-forward or of the layer, block [T, H], that of the layer."""
+        decision = self.decide(states, tokens, block)
+        if isinstance(decision, int):
+            return (decision,)
+        chosen = F.one_hot(decision.choice, self.expert_count).float()
+        weights = chosen if decision.strength is None else chosen * decision.strength[:, None]
+        for other, factor in decision.others:
+            weights = weights + factor[:, None] * (F.one_hot(other, self.expert_count) - chosen)
+        return weights
+
+
+class TowerRouter(nn.Module):
+    """Gives each repetition of a batch the adapters of its tower, which `PackedTokens.repeat` names."""
+
+    gate_input = "block_input"
+    last_routing: object = None
+
+    def forward(self, states: Tensor, tokens: PackedTokens, block: Tensor) -> AdapterChoice:
+        """The experts of `tokens`, which are as many texts for each."""
+        assert tokens.experts is not None, "these layers read the batch once for each tower"
+        return tokens.experts
+
+
+def insert_adapters(
+    encoder: Encoder,
+    options: AdapterOptions,
+    experts: Sequence[str],
+    layers: Sequence[int] | None = None,
+    *,
+    make_router: Callable[[Layer], AdapterRouter | TowerRouter] | None = None,
+) -> None:
+    """Freeze an encoder and put adapters of some experts on maps of its `layers` (None: all), if the options say so.
+
+    Several experts need a router for each layer. One that reads the feed-forward's input chooses among adapters of the feed-forward alone.
     The vocabulary head stays trainable, but for its words. UsageError for names of maps that these layers do not have.
     """
-    freeze_trunk(encoder)
-    weights = {name: weight for name, weight in encoder.named_parameters() if name.startswith(("layers.", "embeddings."))}
-    paths = {id(weight): encoder.find_path(name).removesuffix(".weight") for name, weight in weights.items()}
-    all_layers = list(encoder.layers)
-    roots: list[nn.Module] = [all_layers[number] for number in (range(len(all_layers)) if layers is None else layers)]
-    maps = [one for root in roots or [encoder.embeddings] for one in _list_maps(root, paths)]
-    if not maps or not all(any(_is_named(path, (name,)) for _, _, path in maps) for name in options.adapter_maps or ("",)):
+    options.check()
+    if not options.adapters:
+        return
+    if options.adapters > encoder.config.hidden:
+        raise UsageError(f"adapters={options.adapters}: expected a rank of at most {encoder.config.hidden}, the width of the states")
+    if not list_adapters(encoder):
+        for part in (encoder.embeddings, encoder.layers, encoder.vocabulary_words):
+            part.requires_grad_(False)
+    frozen = {name: weight for name, weight in encoder.named_parameters() if not weight.requires_grad}
+    paths = {id(weight): encoder.find_path(name).removesuffix(".weight") for name, weight in frozen.items()}
+    roots: list[nn.Module] = []
+    for number in range(len(encoder.layers)) if layers is None else layers:
+        layer = encoder.layers[number]
+        layer.router = None if make_router is None else make_router(layer)
+        if layer.router is not None and layer.router.gate_input == "ffn_input":
+            layer.separate_feedforward()
+        roots.append(layer if layer.router is None or layer.router.gate_input == "block_input" else layer.feedforward)
+    if not encoder.layers:
+        encoder.check_layers("several adapters") if make_router is not None else roots.append(encoder.embeddings)
+    maps = [one for root in roots for one in _list_maps(root, paths)]
+    if not all(any(_is_named(path, (name,)) for _, _, path in maps) for name in options.adapter_maps or ("",)):
         names = ", ".join(sorted({_name_in_layer(path) for _, _, path in maps})) or "none"
         expected = f"expected {', '.join(GROUPS)}, or some of the maps of a layer: {names}"
         raise UsageError(f"adapter_maps={'+'.join(options.adapter_maps)}: {expected}")
     for owner, name, path in maps:
         if _is_named(path, options.adapter_maps):
-            size = {"rank": rank or options.adapters, "alpha": options.adapter_alpha, "dropout": options.adapter_dropout}
-            setattr(owner, name, AdaptedLinear(getattr(owner, name), path=path, experts=experts, **size))
+            sizes = {"rank": options.adapters, "alpha": options.adapter_alpha, "dropout": options.adapter_dropout}
+            setattr(owner, name, AdaptedLinear(getattr(owner, name), path=path, experts=experts, **sizes))
 
 
-def freeze_trunk(encoder: Encoder) -> None:
-    """Freeze embeddings, layers and the words of the vocabulary head."""
-    for part in (encoder.embeddings, encoder.layers, encoder.vocabulary_words):
-        part.requires_grad_(False)
+def insert_routed_adapters(
+    encoder: Encoder, options: AdapterOptions, layers: Sequence[int], *, experts: int, one_gate: bool, **routing: Any
+) -> nn.Linear | None:
+    """Put adapters of experts that are chosen by role or by a learned gate on some layers; returns the gate that layers share, if any.
+
+    `routing` are the options of `ExpertRouter.set_routing`. UsageError for layers that were trained with experts.
+    """
+    check_expert_count(experts)
+    check_unrouted(encoder.layers, layers)
+    is_learned = routing["routing"] in LEARNED_ROUTINGS
+    gate = make_gate(encoder.layers[layers[0]].hidden, experts) if one_gate and is_learned else None
+    names = ("query", "document") if routing["routing"] == "role" and experts == 2 else [f"expert{number}" for number in range(experts)]
+    if not is_learned:
+        routing["gate_input"] = "block_input"  # a role is known before
+    insert_adapters(encoder, options, names, layers, make_router=lambda layer: AdapterRouter(experts, layer.hidden, gate=gate, **routing))
+    return gate
 
 
 def _list_maps(root: nn.Module, paths: dict[int, str]) -> list[tuple[nn.Module, str, str]]:
@@ -163,8 +229,12 @@ def list_adapters(model: nn.Module) -> dict[str, dict[str, tuple[Tensor, Tensor]
 
 
 def merge_adapters(model: nn.Module, expert: int = 0) -> None:
-    """Replace the maps with adapters by plain ones of an expert; those with a single adapter by that one."""
+    """Replace maps by plain ones that have the only adapter in them, or that of an expert that no learned router chooses."""
+    layers = [module for module in model.modules() if isinstance(module, Layer)]
+    routed = {id(part) for layer in layers if has_learned_router(layer.router) for part in layer.modules()}
     for owner in list(model.modules()):
         for name, part in owner.named_children():
-            if isinstance(part, AdaptedLinear):
+            if isinstance(part, AdaptedLinear) and id(part) not in routed:
                 setattr(owner, name, part.merge(expert if len(part.experts) > 1 else 0))
+    for layer in layers:
+        layer.router = layer.router if has_learned_router(layer.router) else None

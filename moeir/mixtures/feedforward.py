@@ -1,140 +1,47 @@
 """Routed feed-forward experts in place of a layer's feed-forward: by role (CoT-MoTE, TASER Det-R), by text or by token (TASER).
 
-At inference only the chosen expert runs. In training learned routers choose by Gumbel-softmax, and the output is the chosen expert's
-whatever the option `gradient`, which says how the gate learns from the loss. With e_i the output of expert i, m the chosen one, p the
-probabilities and z the Gumbel-softmax sample:
-
-* `full`: y = Σ z_i e_i with the straight-through z (Jang et al. 2017; TASER's paper). Biased where the loss is not linear between experts.
-* `pair`: y = e_m + ½ (1 - p_m) (l_j - l_m - stop(l_j - l_m)) (e_j - e_m), with j drawn from the other experts by their probabilities.
-  Its mean is the gradient of ReinMax (Liu et al. 2023), exact for a loss that is quadratic between experts; two experts run, however many
-  there are.
-* `switch`: the update of the chosen expert times 1 + z_m - stop(z_m), as in Switch Transformers (Fedus et al. 2022). It connects the gate
-  with the loss at no cost, and is a biased estimator: it pushes the gate even where all experts are equal.
-* `none`: no gradient of the loss, as in TASER's published code.
-
-Experts that the weights of an encoder have already are its layers': `backbones.layers.TopKFeedForward`.
-
-For a gate's gradient the outputs of other experts are constants, so that these run forward only.
+At inference only the chosen expert runs. In training the output is the chosen expert's whatever the router's `gradient`; for a gate's
+gradient the outputs of other experts are constants, so that these run forward only. Experts that the weights of an encoder have already are
+its layers': `backbones.layers.TopKFeedForward`.
 """
 
 import copy
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from moeir.backbones.dispatch import RouterOutput, check_expert_count, dispatch_to_experts
-from moeir.backbones.layers import FeedForward, GatedFeedForward, TopKFeedForward, init_weights
+from moeir.backbones.dispatch import check_expert_count, dispatch_to_experts
+from moeir.backbones.layers import FeedForward, GatedFeedForward, TopKFeedForward
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
 from moeir.kernels.grouped_linear import ExpertGroups, grouped_linear, supports_grouped_linear
-from moeir.parsing import check_choice, is_count
-
-LEARNED_ROUTINGS = ("sequence", "token")
-ROUTINGS = ("role", *LEARNED_ROUTINGS)
-GATE_INPUTS = ("ffn_input", "block_input")
-GRADIENTS = ("full", "pair", "switch", "none")
-GATE_STARTS = ("centred", "drawn")
+from moeir.mixtures.router import LEARNED_ROUTINGS, ExpertRouter, make_gate
+from moeir.parsing import is_count
 
 
-class RoutedFeedForward(nn.Module):
-    """I copies of a feed-forward and a router that sends each token to one of them.
+class RoutedFeedForward(ExpertRouter):
+    """I copies of a feed-forward and a router that sends each token to one of them; `routing` are the options of `set_routing`."""
 
-    `role`: the first half of the experts processes queries, the rest documents (with several per side: random in training, the first of
-    the side at inference). `sequence`: one choice per text, from its first token. `token`: one choice per token.
-    Inference takes the most probable expert; of equals the first.
-    """
-
-    def __init__(
-        self,
-        feedforward: FeedForward,
-        *,
-        experts: int,
-        routing: str,
-        gate: nn.Linear | None = None,
-        gate_input: str = "ffn_input",
-        gradient: str = "full",
-        gate_start: str = "centred",
-        temperature: float = 1.0,
-        expert_ln: bool = True,
-    ) -> None:
+    def __init__(self, feedforward: FeedForward, *, experts: int, expert_ln: bool = True, **routing: Any) -> None:
         super().__init__()
-        choices = [("routing", routing, ROUTINGS), ("gate_input", gate_input, GATE_INPUTS)]
-        for name, value, known in (*choices, ("gradient", gradient, GRADIENTS), ("gate_start", gate_start, GATE_STARTS)):
-            check_choice(name, value, known)
-        check_expert_count(experts)
-        if not temperature > 0:
-            raise UsageError(f"temperature={temperature}: expected more than 0")
-        self.experts = nn.ModuleList(copy.deepcopy(feedforward) for _ in range(experts))
+        self.experts, self.expert_ln = nn.ModuleList(), expert_ln
+        self.set_routing(experts, feedforward.hidden, **routing)
+        self.experts.extend(copy.deepcopy(feedforward) for _ in range(experts))
         if not expert_ln and feedforward.has_norm:
             _share_norm(self.experts)
-        self.routing, self.gate_input, self.gradient, self.gate_start = routing, gate_input, gradient, gate_start
-        self.temperature, self.expert_ln = temperature, expert_ln
-        self.last_routing: RouterOutput | None = None
-        if routing in LEARNED_ROUTINGS:
-            hidden = feedforward.hidden
-            self.gate = make_gate(hidden, experts) if gate is None else None
-            self.__dict__["_shared_gate"] = gate  # registered once, by the architecture
-            self.register_buffer("gate_offset", torch.zeros(experts))  # this layer's own, also with a gate shared by all layers
-
-    @property
-    def active_gate(self) -> nn.Linear:
-        """The gate of this layer: its own, or the one shared by several layers."""
-        gate: nn.Linear = self.gate if self._shared_gate is None else self._shared_gate
-        return gate
 
     def forward(self, states: Tensor, tokens: PackedTokens, block: Tensor) -> Tensor:
-        """states [T, H] after attention, block [T, H] before it -> [T, H]; stores the router's output in `last_routing`."""
-        if self.routing == "role":
-            return self._route_by_side(states, tokens, block)
-        logits = self._gate_logits(self.select_gate_input(states, tokens, block))  # [n, I], n = B or T
-        probabilities = logits.softmax(-1)
-        by_text = self.routing == "sequence"
-        self.last_routing = RouterOutput.from_text_probabilities(probabilities) if by_text else RouterOutput(probabilities, tokens.starts)
-
-        def expand(decisions: Tensor) -> Tensor:
-            return decisions.index_select(0, tokens.text_indices()) if by_text else decisions
-
-        if not self.training:
-            return self._apply_choice(states, expand(probabilities.argmax(-1)))
-        weights = gumbel_softmax(logits, self.temperature, uniform_like(logits))
-        strength, choice = weights.max(-1)
-        if self.gradient == "none":
-            return self._apply_choice(states, expand(choice))
-        if self.gradient == "switch":
-            return self._apply_choice(states, expand(choice), (1.0 + zero_with_gradient(expand(strength)))[:, None])
-        others = self._other_experts(logits, weights, choice)
-        return self._straight_through(states, expand(choice), [(expand(other), expand(factor)) for other, factor in others])
-
-    def _gate_logits(self, inputs: Tensor) -> Tensor:
-        gate = self.active_gate
-        with torch.autocast(inputs.device.type, enabled=False):
-            return F.linear(inputs.float(), gate.weight.float(), gate.bias.float() + self.gate_offset)
-
-    def select_gate_input(self, states: Tensor, tokens: PackedTokens, block: Tensor) -> Tensor:
-        """[B or T, H] input of the gate, one row per decision."""
-        inputs = states if self.gate_input == "ffn_input" else block
-        return inputs.index_select(0, tokens.starts[:-1]) if self.routing == "sequence" else inputs
-
-    def _route_by_side(self, states: Tensor, tokens: PackedTokens, block: Tensor) -> Tensor:
-        half = len(self.experts) // 2
-        first, count = (0, half) if tokens.side == "query" else (half, len(self.experts) - half)
-        if count == 1 or not self.training:
-            output: Tensor = self.experts[first](states, tokens, block)
+        """states [T, H] after attention, block [T, H] before it -> [T, H]."""
+        decision = self.decide(states, tokens, block)
+        if isinstance(decision, int):
+            output: Tensor = self.experts[decision](states, tokens, block)
             return output
-        choice = first + torch.randint(count, (len(tokens),), device=states.device)
-        return self._apply_choice(states, choice.index_select(0, tokens.text_indices()))
-
-    def _other_experts(self, logits: Tensor, weights: Tensor, choice: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Experts [n] that run beside the chosen ones, each with the factor [n] of its difference from them, 0 with a gradient."""
-        if self.gradient == "full":
-            others = [(choice + shift) % len(self.experts) for shift in range(1, len(self.experts))]
-            return [(other, zero_with_gradient(weights.gather(1, other[:, None])[:, 0])) for other in others]
-        best = weights.topk(2).indices  # of a Gumbel sample: the second is drawn from the rest by its probabilities
-        chosen_logit, other_logit = logits.gather(1, best).unbind(1)
-        chosen_probability = logits.detach().softmax(-1).gather(1, choice[:, None])[:, 0]
-        return [(best[:, 1], 0.5 * (1.0 - chosen_probability) * zero_with_gradient(other_logit - chosen_logit))]
+        if decision.others:
+            return self._straight_through(states, decision.choice, decision.others)
+        return self._apply_choice(states, decision.choice, None if decision.strength is None else decision.strength[:, None])
 
     def _straight_through(self, states: Tensor, choice: Tensor, others: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
         """The chosen expert's output, whose gradient moves it towards the `others`; a normalisation that all experts share comes after."""
@@ -196,40 +103,6 @@ class RoutedFeedForward(nn.Module):
             normed = normed * F.embedding(choice, torch.stack([norm.weight for norm in norms]))
             return normed if norms[0].bias is None else normed + F.embedding(choice, torch.stack([norm.bias for norm in norms]))
 
-    @torch.no_grad()
-    def centre_gate(self, mean: Tensor) -> None:
-        """Give the mean [H] of this layer's gate inputs equal probabilities, by an offset c = -A · mean.
-
-        First tokens of different texts differ little in lower layers: a random gate sends them all to one expert and keeps doing so. The
-        offset removes no direction from what the gate reads.
-        """
-        self.gate_offset.copy_(-(self.active_gate.weight.double() @ mean.double() + self.active_gate.bias.double()))
-
-
-def zero_with_gradient(values: Tensor) -> Tensor:
-    """Zeros that pass their gradient on to `values`."""
-    return values - values.detach()
-
-
-def uniform_like(logits: Tensor) -> Tensor:
-    """Uniform float32 numbers from the open interval (0, 1) by torch's generator, in the shape of `logits`."""
-    return torch.rand_like(logits, dtype=torch.float32).clamp_(torch.finfo(torch.float32).tiny, 1 - torch.finfo(torch.float32).eps / 2)
-
-
-def gumbel_softmax(logits: Tensor, temperature: float, uniform: Tensor) -> Tensor:
-    """A sample near one-hot, softmax((logits + Gumbel noise) / temperature): [n, I] -> [n, I]. Jang et al. 2017.
-
-    `uniform` [n, I] in (0, 1) is the source of the noise.
-    """
-    return ((logits - (-uniform.log()).log()) / temperature).softmax(-1)
-
-
-def make_gate(hidden: int, experts: int) -> nn.Linear:
-    """logits = A u + c, A from N(0, 0.02), c zero (TASER, appendix A)."""
-    gate = nn.Linear(hidden, experts)
-    init_weights(gate, 0.02)
-    return gate
-
 
 def select_expert_layers(depth: int, *, every: int, layers: Sequence[str] = ()) -> list[int]:
     """Layers with experts, numbered from 0: one after every `every` shared ones, or those named in `layers`, numbered from 1.
@@ -255,9 +128,8 @@ def insert_experts(
     UsageError for an unknown router, an impossible number of experts, or a layer that was trained with experts.
     """
     check_expert_count(experts)
-    numbers, plain = list(layer_numbers), [number for number, layer in enumerate(layers, 1) if not has_learned_router(layer.feedforward)]
-    if taken := [number + 1 for number in numbers if number + 1 not in plain]:
-        raise UsageError(f"layer {taken[0]}: its weights have experts already; expected layers of {'+'.join(map(str, plain))}")
+    numbers = list(layer_numbers)
+    check_unrouted(layers, numbers)
     for number in numbers:
         layers[number].separate_feedforward()
     hidden = layers[numbers[0]].feedforward.hidden
@@ -268,15 +140,22 @@ def insert_experts(
     return gate
 
 
-def has_learned_router(module: nn.Module) -> bool:
-    """Whether a module is a feed-forward whose experts a learned router chooses."""
-    return isinstance(module, TopKFeedForward) or (isinstance(module, RoutedFeedForward) and module.routing in LEARNED_ROUTINGS)
+def check_unrouted(layers: nn.ModuleList, numbers: Sequence[int]) -> None:
+    """UsageError for a layer that was trained with experts."""
+    plain = [number for number, layer in enumerate(layers, 1) if not has_learned_router(layer.feedforward)]
+    if taken := [number + 1 for number in numbers if number + 1 not in plain]:
+        raise UsageError(f"layer {taken[0]}: its weights have experts already; expected layers of {'+'.join(map(str, plain))}")
 
 
-def find_routers(layers: nn.ModuleList) -> dict[str, RoutedFeedForward | TopKFeedForward]:
-    """The learned routers among layers, named `layer1`, `layer2`, … by position."""
-    feedforwards = {f"layer{number}": layer.feedforward for number, layer in enumerate(layers, 1)}
-    return {name: mixture for name, mixture in feedforwards.items() if has_learned_router(mixture)}
+def has_learned_router(module: nn.Module | None) -> bool:
+    """Whether a module is, or has, a learned router of a layer's experts."""
+    return isinstance(module, TopKFeedForward) or (isinstance(module, ExpertRouter) and module.routing in LEARNED_ROUTINGS)
+
+
+def find_routers(layers: nn.ModuleList) -> dict[str, ExpertRouter | TopKFeedForward]:
+    """The learned routers among layers, of feed-forwards or of adapters, named `layer1`, `layer2`, … by position."""
+    modules = [(f"layer{number}", module) for number, layer in enumerate(layers, 1) for module in (layer.feedforward, layer.router)]
+    return {name: module for name, module in modules if has_learned_router(module)}
 
 
 def _share_norm(experts: nn.ModuleList) -> None:

@@ -19,6 +19,7 @@ from moeir.distributed import SINGLE_PROCESS, ProcessGroup
 from moeir.errors import UsageError
 from moeir.heads.pooling import PoolingHead
 from moeir.kernels.fused_cross_entropy import fused_linear_cross_entropy
+from moeir.mixtures.adapters import TowerRouter
 from moeir.pretraining.batches import MaskedTexts, PretrainingBatch
 
 SCALES, MAX_SCALE_TOKENS = [2 ** (-step / 2) for step in range(21)], 512  # factors to choose from, and masked tokens to choose on
@@ -256,8 +257,9 @@ def check_weights(**weights: float) -> None:
 
 
 def _check_encoder(encoder: Encoder, name: str) -> None:
-    if len(encoder.layers) != encoder.config.layers:
-        reason = f"its encoder has {len(encoder.layers)} of {encoder.config.layers} layers, the rest are towers"
+    shared = sum(not isinstance(layer.router, TowerRouter) for layer in encoder.layers)
+    if shared != encoder.config.layers:
+        reason = f"its encoder has {shared} of {encoder.config.layers} layers, the rest are towers"
         advice = f"pre-train --arch dense and finetune --arch {name} from it"
         raise UsageError(f"{name} cannot be pre-trained as one encoder: {reason}; {advice}")
     if encoder.vocabulary_head is None:

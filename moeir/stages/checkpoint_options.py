@@ -178,7 +178,8 @@ class TrainingStage(Stage):
         """UsageError for flags that do not fit the parameters of a model, which may be without weights."""
         from moeir.training import param_groups
 
-        param_groups.match_rates(dict(model.named_parameters()), _parse_group_rates(self.group_rate))
+        trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+        param_groups.match_rates(trained, _parse_group_rates(self.group_rate))
 
     def total_steps(self, batches_per_epoch: int) -> int:
         """Total optimizer steps; last batches that do not fill a step are dropped."""

@@ -95,6 +95,21 @@ def test_an_encoder_that_reads_no_query_is_not_active_for_one():
     assert {name: tokens[name] for name in ("shared", "local", "global")} == {name: came[name] for name in ("shared", "local", "global")}
 
 
+def test_an_adapter_belongs_to_its_expert_and_one_for_all_is_shared():
+    size = 4 * 2 * 768 + 2 * (768 + 3072)  # numbers of one rank in a layer: four maps of attention, two of the feed-forward
+    assert parts("dense:adapters=16") == {"shared": (BERT + 12 * 16 * size,) * 3}
+    rank = 2 * 16 * size
+    came = parts("came:adapters=16,shared_adapters=4")
+    assert came["shared"][0] == BERT + 10 * 4 * size and came["global"] == (rank,) * 3
+    assert (came["lexical"][0], came["local"][0]) == (rank + HEAD, rank + 98_304)
+    assert parts("came:adapters=16,lexical_queries=tokens")["lexical"] == (rank + HEAD + 30_522, 30_522, rank + HEAD)
+    mote = parts("mote:adapters=8,similarity=dense")
+    assert mote == {"shared": (BERT,) * 3, "expert 0": (96 * size, 96 * size, 0), "expert 1": (96 * size, 0, 96 * size)}
+    feedforward = 4 * 8 * 2 * (768 + 3072)  # of each fourth layer's
+    taser = parts("taser:adapters=8,experts=3,routing=token")
+    assert taser["router"] == (3 * 769,) * 3 and [taser[f"expert {number}"] for number in range(3)] == [(feedforward,) * 3] * 3
+
+
 def test_private_embeddings_belong_to_their_experts():
     groups = parts("came:shared_layers=0,embeddings=private")
     assert "shared" not in groups and sum(count for count, *_ in groups.values()) == 327_395_898
@@ -115,6 +130,9 @@ def test_private_embeddings_belong_to_their_experts():
         "came:shared_layers=2,local_dim=8,routing=token,global_experts=3",
         *("splade:queries=tokens", "came:shared_layers=2,local_dim=8,lexical_queries=tokens"),
         "came:shared_layers=2,experts=lexical,lexical_queries=tokens",
+        *("dense:adapters=4", "mote:adapters=4", "mote:encoders=siamese,adapters=4", "taser:adapters=4,experts=4,every=0"),
+        *("taser:adapters=4,experts=3,routing=token", "taser:adapters=3,routing=sequence,gate_input=block_input,gates=per_layer,every=0"),
+        *("came:shared_layers=2,adapters=4,local_dim=8", "came:shared_layers=1,adapters=4,shared_adapters=3,lexical_queries=tokens"),
     ],
 )
 def test_operations_are_those_that_torch_counts(spec, side):

@@ -1,6 +1,5 @@
 """Architectures with experts: inputs, trained parameters, saved files, refused options."""
 
-
 import pytest
 import torch
 
@@ -17,6 +16,10 @@ SPECS = [
     "sbmoe:experts=1,normalise=true",
     "sbmoe:noise=false,combine=release", "dense:encoders=separate", "came:shared_layers=2,routing=role,local_dim=8",
     "came:shared_layers=2,routing=token,routed_experts=3,routed_every=1,local_dim=8", "came:shared_layers=2,global_experts=3,local_dim=8",
+    "came:shared_layers=2,local_dim=8,adapters=4,shared_adapters=3,adapter_dropout=0.1",
+    "came:shared_layers=0,adapters=4,experts=local+global",
+    "mote:adapters=4", "mote:encoders=siamese,adapters=4", "taser:adapters=4,every=1", "taser:adapters=4,experts=3,routing=token",
+    "taser:adapters=4,experts=3,routing=sequence,gate_input=block_input,gates=per_layer,every=1", "taser:adapters=4,experts=5,every=0",
 ]  # fmt: skip
 
 
@@ -200,7 +203,8 @@ def test_a_gate_is_centred_unless_it_is_left_as_drawn(tiny_model_with_head, tmp_
         build(tiny_model_with_head, f"{spec},gate_start=x")
 
 
-@pytest.mark.parametrize("spec", ["came:shared_layers=2,local_dim=8", "came:shared_layers=2,local_dim=8,lexical_queries=tokens", "mote"])
+@pytest.mark.parametrize("spec", ["came:shared_layers=2,local_dim=8", "came:shared_layers=2,local_dim=8,lexical_queries=tokens", "mote",
+    "mote:adapters=4", "came:shared_layers=2,local_dim=8,adapters=4"])  # fmt: skip
 @pytest.mark.parametrize("side", ["query", "document"])
 def test_some_experts_are_what_they_are_among_all_and_cost_no_other(tiny_model_with_head, spec, side):
     checkpoint = perturb(build(tiny_model_with_head, spec))

@@ -14,7 +14,8 @@ from moeir.kernels.packed_linear import FUSED_ACTIVATIONS, PackedLinear, pack_li
 from tests.architectures.test_expert_architectures import SPECS, TEXTS, build, perturb, scores
 from tests.backbones.tiny_models import LENGTHS, TINY_MODELS, is_close, make_pair, random_ids
 
-OTHERS = ["dense", "dense:pooling=mean,normalise=true", "splade", "colbert:dim=8", "coil", "bge-m3:fresh_heads=true", "dense:adapters=4"]
+OTHERS = ["dense", "dense:pooling=mean,normalise=true", "splade", "colbert:dim=8", "coil", "bge-m3:fresh_heads=true"]
+OTHERS += ["dense:adapters=4", "splade:adapters=4", "colbert:dim=8,adapters=4"]
 OTHERS += ["splade:queries=tokens", "came:shared_layers=2,lexical_queries=tokens,local_dim=8"]
 needs_packing = pytest.mark.skipif(not supports_packing(torch.float32), reason="this torch has no packed products")
 needs_int8 = pytest.mark.skipif(not supports_int8(), reason="this processor has no exact products of 8-bit integers")
@@ -32,9 +33,8 @@ def test_products_are_packed_in_the_dtypes_that_the_processor_has():
 def test_scores_are_those_of_the_plain_form(tiny_model_with_head, spec):
     plain, packed = (perturb(build(tiny_model_with_head, spec)) for _ in range(2))
     packed.pack_for_inference(torch.float32)
-    assert not any(
-        isinstance(module, torch.nn.Linear) for layer in packed.architecture.encoder.layers for module in layer.attention.modules()
-    )
+    maps = [module for layer in packed.architecture.encoder.layers for module in layer.attention.modules()]
+    assert all(module.packed is not None for module in maps if isinstance(module, torch.nn.Linear))
     expected = scores(plain)
     for name, actual in scores(packed).items():
         assert is_close(actual, expected[name]), name

@@ -45,6 +45,12 @@ ARCHITECTURES = {
     "taser:every=0,routing=token,gradient=switch": "llama",
     "mote": "qwen3",
     "cross-encoder:head=linear": "ultrabert",
+    f"{CAME},adapters=2,shared_adapters=3": "qwen3",
+    "came:shared_layers=1,experts=local+global,adapters=2,adapter_maps=attention": "embedding_gemma2_text",
+    "mote:adapters=2": "qwen3",
+    "taser:every=1,routing=token,adapters=2,experts=3": "qwen3",
+    "taser:every=1,routing=sequence,adapters=2,gate_input=block_input": "eurobert",
+    "cross-encoder:head=linear,adapters=2": "qwen3",
 }
 
 
@@ -111,7 +117,11 @@ def test_modernbert_by_transformers_is_our_own(arch, tmp_path):
     check_same(again.encode(TEXTS), expected, 1e-5)
 
 
-@pytest.mark.parametrize("arch, name", [(CAME, "qwen3"), ("mote", "eurobert"), ("taser:every=1,routing=token", "qwen3"), ("dense", "t5")])
+TRAINED = [(CAME, "qwen3"), ("mote", "eurobert"), ("taser:every=1,routing=token", "qwen3"), ("dense", "t5")]
+TRAINED += [(f"{CAME},adapters=2", "qwen3"), ("taser:every=1,routing=token,adapters=2", "qwen3"), ("dense:adapters=2", "t5")]
+
+
+@pytest.mark.parametrize("arch, name", TRAINED)
 def test_a_training_learns_and_a_killed_one_goes_on_to_the_same_bytes(arch, name, weights, tmp_path):
     documents = {f"d{row}": animal_text(row) for row in range(9)}
     queries = {f"q{row}": animal_text(row + 3) for row in range(8)}
@@ -133,7 +143,10 @@ def test_a_training_learns_and_a_killed_one_goes_on_to_the_same_bytes(arch, name
     assert identical(train_in(tmp_path / "killed"), expected)
 
 
-@pytest.mark.parametrize("arch, name", [(CAME, "ultrabert"), ("taser:every=1,routing=token", "qwen3")])
+RECOMPUTED = [(CAME, "ultrabert"), ("taser:every=1,routing=token", "qwen3"), (f"{CAME},adapters=2,adapter_dropout=0.1", "qwen3")]
+
+
+@pytest.mark.parametrize("arch, name", [*RECOMPUTED, ("taser:every=1,routing=token,adapters=2,experts=3", "qwen3")])
 def test_recomputed_layers_change_no_byte(arch, name, weights):
     steps = [take_step(build_checkpoint(weights(name), arch, RULES), objectives.contrastive, batch_size=6, recompute=on) for on in (0, 1)]
     (loss, _, _, gradients, _), (recomputed_loss, _, _, recomputed, _) = steps
@@ -155,6 +168,8 @@ def test_attention_dropout_is_that_of_the_weights_or_what_is_set(weights):
         ("qwen3", "came:shared_layers=0,embeddings=private", "embeddings=private is for moeir's own layers"),
         ("t5", "mote:similarity=dense", "mote: T5EncoderModel runs whole"),
         ("lfm2", "taser", "taser: Lfm2Model runs whole"),
+        ("t5", "mote:similarity=dense,adapters=2", "mote: T5EncoderModel runs whole"),
+        ("mpnet", f"{CAME},adapters=2", "came: MPNetModel runs whole"),
         ("t5", "splade", "its lexical expert needs a vocabulary head"),
         ("gemma2", "splade", "its lexical expert needs a vocabulary head"),
         ("qwen3", "cross-encoder", "use head=linear over a model of transformers"),

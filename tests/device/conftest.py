@@ -173,9 +173,9 @@ def remove_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the noise of routers and gates by constants."""
     import torch
 
-    from moeir.mixtures import feedforward
+    from moeir.mixtures import router
 
-    monkeypatch.setattr(feedforward, "uniform_like", lambda logits: torch.full_like(logits, 0.5))
+    monkeypatch.setattr(router, "uniform_like", lambda logits: torch.full_like(logits, 0.5))
     monkeypatch.setattr(torch, "randn_like", torch.zeros_like)
 
 

@@ -1,17 +1,23 @@
 """Adapters on the maps of a frozen encoder: outputs and gradients against the formula, names, refused options."""
 
 import copy
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from moeir.backbones.config import EncoderConfig
 from moeir.backbones.dispatch import choose_adapters
 from moeir.backbones.encoder import Encoder
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
-from moeir.mixtures.adapters import AdaptedLinear, AdapterOptions, insert_adapters, list_adapters, merge_adapters
+from moeir.mixtures import router
+from moeir.mixtures.adapters import AdaptedLinear, AdapterOptions, insert_adapters, insert_routed_adapters, list_adapters, merge_adapters
+from moeir.mixtures.feedforward import insert_experts
 from tests.backbones import test_transformers_encoder as theirs
 from tests.backbones import tiny_models
 
@@ -20,10 +26,10 @@ BLOCKS = [(2,), (0, 1, 2, 3), (3, 1), (1, 1, 0)]
 
 
 def relative(actual, expected):
-    return float((actual - expected).abs().max() / expected.abs().max())
+    return float((actual - expected).detach().abs().max() / expected.detach().abs().max())
 
 
-def draw(module, seed=0):
+def draw_adapters(module, seed=0):
     """Random adapters in place of fresh ones, whose B is zero."""
     generator = torch.Generator().manual_seed(seed)
     for part in module.modules():
@@ -35,7 +41,7 @@ def draw(module, seed=0):
 def adapted_linear(experts=E, **options):
     torch.manual_seed(1)
     names = [f"expert{number}" for number in range(experts)]
-    return draw(AdaptedLinear(nn.Linear(K, N), path="query", experts=names, rank=R, alpha=6.0, **options))
+    return draw_adapters(AdaptedLinear(nn.Linear(K, N), path="query", experts=names, rank=R, alpha=6.0, **options))
 
 
 def choices():
@@ -152,12 +158,12 @@ def test_an_encoder_with_adapters_learns_what_its_merged_weights_would(name, tmp
     """Every adapter has a gradient, that of the merged matrix: B's is s · G Aᵀ, A's s · Bᵀ G."""
     encoder = open_encoder(name, tmp_path).eval()
     insert_adapters(encoder, AdapterOptions(2, adapter_alpha=3.0), ["global"])
-    merged = copy.deepcopy(draw(encoder).double())
+    merged = copy.deepcopy(draw_adapters(encoder).double())
     merge_adapters(merged)
     assert not list_adapters(merged)
     texts = PackedTokens.from_lists(theirs.random_ids(lengths=(5, 1, 9, 9)), "document")
     states, expected = encoder(texts), merged(texts)
-    assert relative(states.detach(), expected.detach()) <= 5e-6
+    assert relative(states, expected) <= 5e-6
     factors = torch.randn(states.shape, generator=torch.Generator().manual_seed(1))
     for output in (states, expected):
         (output * factors).sum().backward()
@@ -167,7 +173,7 @@ def test_an_encoder_with_adapters_learns_what_its_merged_weights_would(name, tmp
             gradient = merged.get_submodule(path).weight.grad
             assert module.up.grad[0].abs().max() > 0 and module.weight.grad is None
             for actual, formula in ((module.up.grad[0], gradient @ module.down[0].T), (module.down.grad[0], module.up[0].T @ gradient)):
-                differences.append(float((actual - 1.5 * formula).abs().max()))
+                differences.append(float((actual - 1.5 * formula).detach().abs().max()))
                 sizes.append(float(actual.abs().max()))
     assert max(differences) <= 5e-6 * max(sizes)
 
@@ -189,8 +195,8 @@ def test_maps_are_chosen_by_group_or_by_name(tmp_path):
 
 
 def test_only_some_layers_have_adapters_and_all_are_frozen():
-    encoder = Encoder(tiny_models.weights_io.EncoderConfig(61, 24, 3, 4, 40, positions=32))
-    insert_adapters(encoder, AdapterOptions(2), ["global"], layers=[1], rank=3)
+    encoder = Encoder(EncoderConfig(61, 24, 3, 4, 40, positions=32))
+    insert_adapters(encoder, AdapterOptions(3), ["global"], layers=[1])
     assert {path.split(".")[1] for path in list_adapters(encoder)["global"]} == {"1"}
     assert {name.split(".")[1] for name, parameter in encoder.named_parameters() if parameter.requires_grad} == {"1"}
     assert all(down.shape[0] == 3 for down, _ in list_adapters(encoder)["global"].values())
@@ -199,15 +205,15 @@ def test_only_some_layers_have_adapters_and_all_are_frozen():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"adapters": -1}, "dense:adapters=-1: expected the rank of adapters, 1 or more, or 0 for none"),
-        ({"adapters": 2, "adapter_alpha": 0.0}, "dense:adapter_alpha=0: expected more than 0"),
-        ({"adapters": 2, "adapter_dropout": 1.0}, "dense:adapter_dropout=1: expected 0 or more, less than 1"),
-        ({"adapter_dropout": 0.1}, "dense: options of adapters, and no adapters; set their rank, as in dense:adapters=16"),
+        ({"adapters": -1}, "adapters=-1: expected the rank of adapters, 1 or more, or 0 for none"),
+        ({"adapters": 2, "adapter_alpha": 0.0}, "adapter_alpha=0: expected more than 0"),
+        ({"adapters": 2, "adapter_dropout": 1.0}, "adapter_dropout=1: expected 0 or more, less than 1"),
+        ({"adapter_dropout": 0.1}, "options of adapters, and no adapters; set their rank, as in adapters=16"),
     ],
 )
 def test_options_out_of_range_are_refused(options, message):
     with pytest.raises(UsageError, match=f"^{message}$"):
-        AdapterOptions(**options).check("dense")
+        AdapterOptions(**options).check()
 
 
 @pytest.mark.parametrize("half", [False, True])
@@ -221,3 +227,131 @@ def test_a_trunk_in_half_precision_multiplies_in_the_dtype_of_its_inputs(half):
     assert output.dtype == (torch.bfloat16 if half else torch.float32)
     assert relative(output.float(), expected) <= (2e-2 if half else 6e-7)
     assert module.down.dtype == module.up.dtype == torch.float32
+
+
+TEXTS = [[1, 7, 9, 2], [1, 8, 2], [1, 3, 4, 5, 6, 2], [1, 11, 2]]
+
+
+def routed_layer(routing, **options):
+    """The first layer of a tiny encoder with four random adapters on each of its maps, or on those of its feed-forward."""
+    torch.manual_seed(4)
+    encoder = Encoder(EncoderConfig(40, 16, 1, 2, 24, positions=32, dropout=0.0, attention_dropout=0.0, initializer_range=0.3))
+    insert_routed_adapters(encoder, AdapterOptions(2), [0], experts=E, one_gate=False, routing=routing, **options)
+    layer = draw_adapters(encoder).layers[0]
+    if routing != "role":
+        layer.router.gate.weight.data = torch.randn(layer.router.gate.weight.shape)
+    return layer
+
+
+def run_layer(layer, states, side="query", seed=9):
+    tokens = PackedTokens.from_lists(TEXTS, side)
+    torch.manual_seed(seed)
+    return layer(states, tokens, tokens.layout)
+
+
+def layer_by_row(layer, states, weights, groups):
+    """The layer with each row's own merged matrices: W + 2 Σ w_i B_i A_i in the maps of `groups`; weights [T, E]."""
+
+    def multiply(module, rows):
+        routed = "attention" if "attention" in module.path else "feedforward"
+        matrices = [module.weight + 2.0 * torch.einsum("e,eor,erk->ok", row, module.up, module.down) for row in weights]
+        matrices = matrices if routed in groups else [module.weight] * len(rows)
+        return torch.stack([matrix @ row + module.bias for matrix, row in zip(matrices, rows, strict=True)])
+
+    def plain(module, rows):
+        return multiply(module, rows) if isinstance(module, AdaptedLinear) else module(rows)
+
+    attention, feedforward, starts = layer.attention, layer.feedforward, [0, 4, 7, 13, 16]
+    query, key, value = (
+        plain(part, states).unflatten(1, (2, 8)).transpose(0, 1) for part in (attention.query, attention.key, attention.value)
+    )
+    mixed = []
+    for first, last in pairwise(starts):
+        scores = query[:, first:last] @ key[:, first:last].mT / 8**0.5
+        mixed.append((scores.softmax(-1) @ value[:, first:last]).transpose(0, 1).flatten(1))
+    attended = attention.norm(states + plain(attention.output, torch.cat(mixed)))
+    inner = feedforward.activation(plain(feedforward.up, attended))
+    return attended, feedforward.norm(attended + plain(feedforward.down, inner))
+
+
+@pytest.mark.parametrize("routing", ["sequence", "token"])
+@pytest.mark.parametrize("gate_input", ["ffn_input", "block_input"])
+@pytest.mark.parametrize("gradient", ["inference", "full", "pair", "switch", "none"])
+def test_rows_take_the_adapters_that_the_gate_chooses_and_its_gradient_is_the_formulas(routing, gate_input, gradient):
+    """With m chosen by a Gumbel sample z: w = one-hot(m) + z - stop(z) is `full`; `pair` adds ½ (1 - p_m) (l_j - l_m - stop) (e_j - e_m)
+    with j the second best; `switch` is one-hot(m) · (1 + z_m - stop(z_m)); `none` is one-hot(m)."""
+    layer = routed_layer(routing, gate_input=gate_input, gradient="full" if gradient == "inference" else gradient, temperature=0.7)
+    layer.train(gradient != "inference")
+    states = torch.randn(16, 16, requires_grad=True)
+    groups = ("feedforward",) if gate_input == "ffn_input" else ("attention", "feedforward")
+    attended = layer_by_row(layer, states, torch.zeros(16, E), ())[0]
+    inputs = attended if gate_input == "ffn_input" else states
+    starts, rows = torch.tensor([0, 4, 7, 13]), torch.tensor([4, 3, 6, 3])
+    logits = (inputs[starts] if routing == "sequence" else inputs) @ layer.router.gate.weight.T + layer.router.gate.bias
+    torch.manual_seed(9)
+    sample = router.gumbel_softmax(logits, 0.7, router.uniform_like(logits))
+    best = (logits if gradient == "inference" else sample).topk(2).indices
+    weights = F.one_hot(best[:, 0], E).float()
+    if gradient == "full":
+        weights = weights + sample - sample.detach()
+    elif gradient == "switch":
+        weights = weights * (1 + sample - sample.detach())
+    elif gradient == "pair":
+        chosen, other = logits.gather(1, best).T
+        probability = logits.softmax(1).gather(1, best[:, :1])[:, 0].detach()
+        factor = 0.5 * (1 - probability) * (other - chosen - (other - chosen).detach())
+        weights = weights + factor[:, None] * (F.one_hot(best[:, 1], E) - weights)
+    weights = weights.repeat_interleave(rows, 0) if routing == "sequence" else weights
+    assert len(set(best[:, 0].tolist())) > 1, "the example is no example if one expert takes all"
+    expected, actual = layer_by_row(layer, states, weights, groups)[1], run_layer(layer, states)
+    assert relative(actual, expected) <= 2e-6
+    factors = torch.randn(actual.shape)
+    leaves = [states, *(parameter for parameter in layer.parameters() if parameter.requires_grad)]
+    results = [torch.autograd.grad((one * factors).sum(), leaves, allow_unused=True) for one in (actual, expected)]
+    for ours, formula in zip(*results, strict=True):
+        if formula is None:
+            assert ours is None
+        else:
+            assert float((ours - formula).abs().max()) <= 2e-5 * float(formula.abs().max()) + 1e-7
+    gate_gradient = results[0][[id(leaf) for leaf in leaves].index(id(layer.router.gate.weight))]
+    assert (gate_gradient is not None and bool(gate_gradient.any())) == (gradient in ("full", "pair", "switch"))
+    assert relative(layer.router.last_routing.probabilities, logits.softmax(1)) <= 2e-6
+
+
+def test_a_role_takes_the_first_adapter_of_its_side_and_in_training_any_of_them():
+    layer, states = routed_layer("role").eval(), torch.randn(16, 16)
+    for side, expert in (("query", 0), ("document", 2)):
+        weights = F.one_hot(torch.full((16,), expert), E).float()
+        expected = layer_by_row(layer, states, weights, ("attention", "feedforward"))[1]
+        assert relative(run_layer(layer, states, side), expected) <= 2e-6
+    assert layer.router.last_routing is None
+    trained = {run_layer(layer.train(), states, "document", seed=seed)[0, 0].item() for seed in range(20)}
+    assert len(trained) == 2, "either adapter of the documents, the same for all tokens of a text"
+
+
+def test_a_choice_holds_in_its_thread_alone():
+    module, rows = adapted_linear(), torch.randn(4, K)
+    with choose_adapters((0,), 4):
+        expected = module(rows)
+
+        def run_other():
+            with choose_adapters((1,), 4):
+                barrier.wait()
+                barrier.wait()
+                return module(rows)
+
+        barrier = threading.Barrier(2)
+        with ThreadPoolExecutor(1) as pool:
+            other = pool.submit(run_other)
+            barrier.wait()
+            assert torch.equal(module(rows), expected)
+            barrier.wait()
+            assert not torch.equal(other.result(), expected)
+        assert torch.equal(module(rows), expected)
+
+
+def test_a_layer_that_was_trained_with_experts_takes_no_routed_adapters():
+    encoder = Encoder(EncoderConfig(40, 16, 2, 2, 24, positions=32))
+    insert_experts(encoder.layers, [1], experts=2, routing="token", one_gate=False)
+    with pytest.raises(UsageError, match="layer 2: its weights have experts already; expected layers of 1"):
+        insert_routed_adapters(encoder, AdapterOptions(2), [1], experts=2, one_gate=True, routing="token")

@@ -13,7 +13,7 @@ from moeir.backbones.layers import FeedForward, GatedFeedForward
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
 from moeir.kernels.grouped_linear import ExpertGroups
-from moeir.mixtures import feedforward
+from moeir.mixtures import feedforward, router
 from moeir.mixtures.feedforward import RoutedFeedForward, insert_experts, select_expert_layers
 from tests.oracles import routing as oracles
 
@@ -53,7 +53,7 @@ def states(seed=1):
 def test_every_expert_starts_as_the_layer_it_replaces():
     plain = FeedForward(SHAPE)
     x, block, packed = states()
-    for routing in feedforward.ROUTINGS:
+    for routing in router.ROUTINGS:
         experts_layer = RoutedFeedForward(plain, experts=4, routing=routing).eval()
         assert torch.allclose(experts_layer(x, packed, block), plain(x, packed, block), atol=1e-6)
         assert experts_layer.experts[0].up.weight is not experts_layer.experts[1].up.weight
@@ -74,7 +74,7 @@ def test_a_role_is_a_group_of_experts(experts):
 
 
 @pytest.mark.parametrize("routing", ["sequence", "token"])
-@pytest.mark.parametrize("gate_input", feedforward.GATE_INPUTS)
+@pytest.mark.parametrize("gate_input", router.GATE_INPUTS)
 def test_in_use_the_most_probable_expert_runs(routing, gate_input):
     experts_layer = mixture(routing, gate_input=gate_input).eval()
     x, block, packed = states()
@@ -94,7 +94,7 @@ def sampled_weights(experts_layer, x, packed, seed=9):
     torch.manual_seed(seed)
     gate_inputs = x[packed.starts[:-1]] if experts_layer.routing == "sequence" else x
     logits = gate_inputs @ experts_layer.gate.weight.T + experts_layer.gate.bias
-    sampled = feedforward.gumbel_softmax(logits, experts_layer.temperature, feedforward.uniform_like(logits))
+    sampled = router.gumbel_softmax(logits, experts_layer.temperature, router.uniform_like(logits))
     rows = packed.text_indices() if experts_layer.routing == "sequence" else slice(None)
     return logits[rows], sampled[rows]
 
@@ -207,7 +207,7 @@ def test_without_straight_through_the_gate_gets_no_gradient():
 def test_straight_through_changes_no_bit_of_what_the_chosen_expert_says():
     torch.manual_seed(2)
     x, packed, outputs = torch.randn(2000, SHAPE.hidden), PackedTokens.from_lists([[1] * 20] * 100, "query"), []
-    for gradient in feedforward.GRADIENTS:
+    for gradient in router.GRADIENTS:
         experts_layer = mixture("token", gradient=gradient)
         torch.manual_seed(4)
         outputs.append(experts_layer(x, packed, x))
@@ -226,7 +226,7 @@ def test_at_inference_only_the_chosen_expert_runs():
 
 def test_gumbel_noise_draws_experts_as_often_as_their_probabilities_say():
     logits = torch.tensor([0.0, 1.0, -1.0])
-    weights = feedforward.gumbel_softmax(logits.expand(40_000, 3), 1.0, feedforward.uniform_like(logits.expand(40_000, 3)))
+    weights = router.gumbel_softmax(logits.expand(40_000, 3), 1.0, router.uniform_like(logits.expand(40_000, 3)))
     counts = torch.bincount(weights.argmax(-1), minlength=3) / 40_000
     assert torch.allclose(counts, logits.softmax(0), atol=0.01) and torch.allclose(weights.sum(-1), torch.ones(40_000), atol=1e-5)
 
@@ -280,7 +280,7 @@ def area_under_curve(positives, negatives):
 def test_a_centred_gate_is_even_and_reads_the_role_as_before(shared):
     """Queries and documents lie far from 0 and differ along the difference of their means, which projecting out the means deletes."""
     torch.manual_seed(1)
-    gate = feedforward.make_gate(16, 2)
+    gate = router.make_gate(16, 2)
     options = {"experts": 2, "routing": "token", "gate": gate if shared else None}
     layers = [RoutedFeedForward(FeedForward(SHAPE), **options) for _ in range(2)]
     role = torch.randn(16)

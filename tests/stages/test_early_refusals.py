@@ -34,6 +34,7 @@ REFUSED = [  # a stage of six layers without a vocabulary head, its flags, and w
     ("pretrain", "--objective cotmae-qc:layers=0 --queries corpus.jsonl", "layers=0"),
     ("pretrain", "--queries corpus.jsonl", "--queries: given, but the objective uses none (--objective mlm)"),
     ("pretrain", "--document-length 65", "--document-length 65: expected 3 to 64"),
+    ("finetune", "--arch dense:adapters=4 --group-rate words=1", "--group-rate words: matches no parameter name"),
     ("pretrain", "--group-rate router=1", "--group-rate router: matches no parameter name"),
 ]
 COMMANDS = {

@@ -27,7 +27,9 @@ COMBINED = [
     f"came:{SMALL_SIZES['came']},routing=role", f"came:{SMALL_SIZES['came']},routing=token,routed_experts=3",
     f"came:{SMALL_SIZES['came']},global_experts=3",
     f"came:{SMALL_SIZES['came']},routing=role,global_experts=3,experts=lexical+global",
-    f"came:{SMALL_SIZES['came']},lexical_queries=tokens",
+    f"came:{SMALL_SIZES['came']},lexical_queries=tokens", f"came:{SMALL_SIZES['came']},adapters=4,shared_adapters=2",
+    f"came:{SMALL_SIZES['came']},adapters=4,lexical_queries=tokens", "mote:adapters=4", "taser:adapters=4,experts=3,routing=token",
+    "taser:adapters=4,experts=3,routing=sequence,gate_input=block_input", "splade:adapters=4", "colbert:adapters=4,dim=8",
 ]  # fmt: skip
 RULES = ("--query-length", 12, "--document-length", 24)
 TRAINING = ("--steps", 3, "--batch-size", 2, "--negatives", 2, "--learning-rate", 1e-3, "--dtype", "float32")

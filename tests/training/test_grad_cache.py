@@ -8,13 +8,14 @@ import torch
 from moeir.architectures.base import EncoderOutput
 from moeir.architectures.initialize import build_checkpoint
 from moeir.backbones.packed_tokens import PackedTokens
-from moeir.mixtures import feedforward
+from moeir.mixtures import router
 from moeir.representations.dense import Dense
 from moeir.training import grad_cache, objectives
 from moeir.training.regularizers import RegularizerWeights
 from moeir.training.retrieval_task import RetrievalTask
 from moeir.training.sampling import make_sampler
 from tests.kernels.peak_memory import peak_bytes
+from tests.mixtures.test_adapters import draw_adapters
 from tests.training.toy_examples import assert_same_gradients, make_examples, take_step, tokenize_in_memory
 
 COMPETITIVE = partial(objectives.competitive, standardised=0.0, regularizers=RegularizerWeights(flops_query=1e-3, flops_document=1e-3))
@@ -28,6 +29,10 @@ KINDS = {
     "taser": ("taser:routing=sequence,every=1", BALANCED),
     "sbmoe": ("sbmoe:experts=3", BALANCED),
     "coil": ("coil", objectives.contrastive),
+    "came, adapters": ("came:shared_layers=2,local_dim=8,adapters=4,shared_adapters=3,adapter_dropout=0.2", COMPETITIVE),
+    "mote, adapters": ("mote:adapters=4", objectives.contrastive),
+    "taser, adapters": ("taser:adapters=4,experts=3,routing=sequence,gate_input=block_input,every=1", BALANCED),
+    "taser by token, adapters": ("taser:adapters=4,experts=3,routing=token,gradient=pair,gates=per_layer,every=1", BALANCED),
 }
 
 
@@ -38,6 +43,7 @@ def stepped(tiny_model_with_head):
     def step(kind, **options):
         arch, objective = KINDS[kind]
         checkpoint = build_checkpoint(tiny_model_with_head, arch, {"query_length": 12, "document_length": 24})
+        draw_adapters(checkpoint.architecture)
         objective = objectives.nest_dimensions(objective, "16,8", checkpoint) if kind == "dense" else objective
         return take_step(checkpoint, objective, batch_size=6, **options)[:4]
 
@@ -53,7 +59,7 @@ def test_a_batch_in_parts_has_the_gradients_of_the_whole(kind, at_once, random, 
             patch.setattr(grad_cache, "_encode_recomputed", lambda encode, tokens: encode(tokens))
             loss, metrics, tokens, gradients = stepped(kind, at_once=at_once)
     else:
-        monkeypatch.setattr(feedforward, "uniform_like", lambda logits: torch.full_like(logits, 0.5))
+        monkeypatch.setattr(router, "uniform_like", lambda logits: torch.full_like(logits, 0.5))
         loss, metrics, tokens, gradients = stepped(kind, random=False)
     cached_loss, cached_metrics, count, cached = stepped(kind, at_once=at_once, random=random)
     assert cached_loss == pytest.approx(loss, abs=1e-5) and count == tokens

@@ -1,0 +1,242 @@
+"""Architectures whose experts are adapters: against full copies with merged weights, what trains, what is packed, what is refused."""
+
+import re
+
+import pytest
+import torch
+
+from moeir.architectures.base import concatenate_outputs
+from moeir.architectures.initialize import build_checkpoint
+from moeir.backbones.device import autocast
+from moeir.backbones.layers import FrozenLinear
+from moeir.errors import UsageError
+from moeir.kernels.packed_linear import supports_packing
+from moeir.mixtures.adapters import AdaptedLinear, list_adapters
+from moeir.training import objectives
+from moeir.training.param_groups import make_param_groups
+from moeir.training.regularizers import RegularizerWeights
+from tests.architectures.test_expert_architectures import RULES, TEXTS, build, scores
+from tests.mixtures.test_adapters import draw_adapters
+from tests.training.toy_examples import take_step
+
+CAME = "came:shared_layers=2,local_dim=8"
+ADAPTED = [
+    "dense:adapters=4,adapter_maps=query+value", f"{CAME},adapters=4", f"{CAME},adapters=4,shared_adapters=3", "mote:adapters=4",
+    "mote:encoders=siamese,adapters=4", "taser:adapters=4,every=1", "taser:adapters=4,experts=3,routing=token",
+    "taser:adapters=4,routing=sequence,gate_input=block_input,gates=per_layer,every=1", "splade:adapters=4", "colbert:adapters=4,dim=8",
+    "cross-encoder:adapters=4",
+]  # fmt: skip
+DTYPES = [torch.float32, torch.bfloat16, torch.int8]
+
+
+def build_any(model, spec):
+    """A checkpoint with random adapters."""
+    checkpoint = build(model, spec)
+    draw_adapters(checkpoint.architecture)
+    return checkpoint
+
+
+def difference(actual, expected):
+    """The largest difference of scores, relative to the largest score."""
+    return max(float((actual[name] - one).abs().max() / one.abs().max()) for name, one in expected.items())
+
+
+def merged_state(checkpoint, expert):
+    """The encoder's weights by the plain names, W + 2 B A of an expert."""
+    state = {}
+    for name, module in checkpoint.architecture.encoder.named_modules():
+        if isinstance(module, AdaptedLinear):
+            number = expert if len(module.experts) > 1 else 0
+            state[f"{name}.weight"] = module.weight.double() + 2.0 * module.up[number].double() @ module.down[number].double()
+    plain = {key: value for key, value in checkpoint.architecture.encoder.state_dict().items() if not key.endswith((".down", ".up"))}
+    return plain | {key: value.float() for key, value in state.items()}
+
+
+@pytest.mark.parametrize("spec", [spec for spec in ADAPTED if "cross" not in spec])
+def test_fresh_adapters_change_no_score(tiny_model_with_head, spec):
+    name, options = spec.split(":")
+    plain = {"came": CAME, "mote": "mote:encoders=siamese", "taser": "taser:routing=shared", "colbert": "colbert:dim=8"}.get(name, name)
+    reference = build(tiny_model_with_head, plain)
+    checkpoint = build(tiny_model_with_head, spec)
+    checkpoint.architecture.heads.load_state_dict(reference.architecture.heads.state_dict())
+    assert difference(scores(checkpoint), scores(reference)) <= 2e-6, options
+
+
+@pytest.mark.parametrize("options", ["adapters=4", "adapters=4,shared_adapters=3", "adapters=4,lexical_queries=tokens"])
+def test_towers_as_one_batch_are_towers_of_merged_weights(tiny_model_with_head, options):
+    """Also for some of the experts alone, in whatever order, and in the form for inference."""
+    checkpoint = build_any(tiny_model_with_head, f"{CAME},{options}")
+    tokens = ",lexical_queries=tokens" if "tokens" in options else ""
+    copies = build(tiny_model_with_head, f"{CAME}{tokens}")
+    copies.architecture.heads.load_state_dict(checkpoint.architecture.heads.state_dict())
+    for number, name in enumerate(("lexical", "local", "global")):
+        state = merged_state(checkpoint, number)
+        shared = {key: value for key, value in state.items() if not key.startswith(("layers.2.", "layers.3."))}
+        copies.architecture.encoder.load_state_dict(shared)
+        own = {key: value for key, value in state.items() if key.startswith(("layers.2.", "layers.3."))}
+        copies.architecture.towers[name].load_state_dict({f"{int(key[7]) - 2}{key[8:]}": value for key, value in own.items()})
+    expected = scores(copies)
+    assert difference(scores(checkpoint), expected) <= 5e-6
+    for wanted in (["global"], ["global", "lexical"]):
+        some = checkpoint.encode(TEXTS, experts=wanted)
+        assert all(torch.equal(some[name].scores(some[name]), checkpoint.encode(TEXTS)[name].scores(some[name])) for name in wanted)
+    checkpoint.architecture.merge_adapters()
+    assert not list_adapters(checkpoint.architecture) and difference(scores(checkpoint), expected) <= 5e-6
+    assert len(checkpoint.architecture.encoder.layers) == 2 and list(checkpoint.architecture.towers) == ["lexical", "local", "global"]
+
+
+@pytest.mark.parametrize(
+    "spec", ["mote:adapters=4", "mote:adapters=4,layers=2+4", "taser:adapters=4,every=1", "taser:adapters=4,experts=4,every=0"]
+)
+def test_roles_are_two_encoders_of_merged_weights(tiny_model_with_head, spec):
+    checkpoint = build_any(tiny_model_with_head, spec)
+    plain = {"mote": "mote:encoders=separate", "taser": "dense:encoders=separate"}[spec.split(":")[0]]
+    copies = build(tiny_model_with_head, plain).architecture
+    copies.encoder.load_state_dict(merged_state(checkpoint, 0))
+    copies.document_encoder.load_state_dict(merged_state(checkpoint, 2 if "experts=4" in spec else 1))
+    plain = build(tiny_model_with_head, plain)
+    plain.architecture = copies
+    expected, architecture = scores(plain), checkpoint.architecture
+    assert difference(scores(checkpoint), expected) <= 5e-6
+    architecture.merge_adapters()
+    assert difference(scores(checkpoint), expected) <= 5e-6 and not list_adapters(architecture)
+    assert architecture.document_encoder.embeddings is architecture.encoder.embeddings, "what has no adapters is not copied"
+    frozen = [number for number in range(4) if architecture.document_encoder.layers[number] is architecture.encoder.layers[number]]
+    assert frozen == {"layers=2+4": [0, 2], "every=1": [0, 2]}.get(spec.split(",")[1] if "," in spec else "", [])
+
+
+def test_each_text_has_the_vector_of_the_adapters_that_its_routers_choose(tiny_model_with_head):
+    checkpoint = build_any(
+        tiny_model_with_head, "taser:adapters=4,experts=3,routing=sequence,gate_input=block_input,every=0,gates=per_layer"
+    )
+    for router in checkpoint.architecture.routers().values():
+        router.gate.weight.data.mul_(60)
+        router.gate_offset.mul_(60)
+    encoded = checkpoint.encode(TEXTS)
+    assert list(encoded.routing) == ["layer1", "layer2", "layer3", "layer4"]
+    choices = torch.stack([encoded.routing[name].probabilities.argmax(1) for name in encoded.routing], 1)  # [B, layers]
+    assert len({tuple(row) for row in choices.tolist()}) > 1
+    states = [merged_state(checkpoint, expert) for expert in range(3)]
+    for text, row, vector in zip(TEXTS, choices.tolist(), encoded["global"].vectors, strict=True):
+        plain = build(tiny_model_with_head, "dense")
+        own = {key: states[row[int(key[7])] if key.startswith("layers.") else 0][key] for key in plain.architecture.encoder.state_dict()}
+        plain.architecture.encoder.load_state_dict(own)
+        assert difference({"global": vector}, {"global": plain.encode([text])["global"].vectors[0]}) <= 5e-6
+
+
+@pytest.mark.parametrize("spec", ADAPTED)
+def test_adapters_routers_and_heads_train_and_nothing_else(tiny_model_with_head, spec):
+    checkpoint = build_any(tiny_model_with_head, spec)
+    architecture = checkpoint.architecture
+    balanced = RegularizerWeights(load_balance=0.01)
+    objective = objectives.lce if "cross" in spec else lambda batch: objectives.contrastive(batch, regularizers=balanced)
+    gradients = take_step(checkpoint, objective, batch_size=6)[3]
+    trained = {name for name, parameter in architecture.named_parameters() if parameter.requires_grad}
+    expected = re.compile(r".*\.(down|up)|(router|.*\.router\.gate)\.(weight|bias)|heads\..*|encoder\.(vocabulary_head|pooler)\..*")
+    assert all(expected.fullmatch(name) for name in trained) and gradients.keys() <= trained
+    unused = {name for name in trained - gradients.keys() if "vocabulary_head" not in name}
+    assert not unused and all(bool(gradients[name].any()) for name in gradients if name.endswith((".down", ".up")))
+    assert bool(re.search("routing=(sequence|token)", spec)) == any("router" in name for name in trained)
+    members = {id(parameter) for group in make_param_groups(architecture, learning_rate=1e-3) for parameter in group["params"]}
+    assert members == {id(parameter) for name, parameter in architecture.named_parameters() if name in trained}
+    frozen = [parameter for name, parameter in architecture.named_parameters() if name not in trained]
+    assert sum(map(torch.numel, frozen)) > 25_000 and architecture.encoder.embeddings.words.weight.grad is None
+
+
+@pytest.mark.parametrize("spec", ["mote:adapters=4", "taser:adapters=4,every=1"])
+def test_each_side_learns_its_own_adapters(tiny_model_with_head, spec):
+    checkpoint = build_any(tiny_model_with_head, spec)
+    encoded = checkpoint.architecture(checkpoint.tokenize(TEXTS, "document"))
+    sum(part.scores(part.map(torch.Tensor.detach)).sum() for part in encoded.representations.values()).backward()
+    maps = [module for module in checkpoint.architecture.modules() if isinstance(module, AdaptedLinear)]
+    assert maps and not any(part.up.grad[0].any() or part.down.grad[0].any() for part in maps)
+    assert all(part.up.grad[1].any() and part.down.grad[1].any() for part in maps)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("spec", [spec for spec in ADAPTED if "cross" not in spec])
+def test_the_form_for_inference_leaves_no_adapter_out(tiny_model_with_head, spec, dtype):
+    """Strong adapters: without them the scores would be others, by far more than the dtype explains."""
+    if not supports_packing(dtype):
+        pytest.skip(f"this processor has no packed products of {dtype}")
+    exact, packed, plain = (build_any(tiny_model_with_head, spec) for _ in range(3))
+    for module in plain.architecture.modules():
+        if isinstance(module, AdaptedLinear):
+            module.up.data.zero_()
+    packed.pack_for_inference(dtype)
+    assert bool(list_adapters(packed.architecture)) == ("routing=" in spec)
+    expected, without = scores(exact), scores(plain)
+    with autocast(dtype, "cpu"):
+        actual = scores(packed)
+    tolerance = {torch.float32: 5e-6, torch.bfloat16: 0.05, torch.int8: 0.15}[dtype]
+    for name, values in expected.items():
+        spread = float(values.max() - values.min())
+        assert float((actual[name] - values).abs().max()) <= tolerance * max(
+            spread, float(values.abs().max()) * (dtype == torch.float32)
+        ), name
+        assert float((without[name] - values).abs().max()) > 0.2 * spread, name
+
+
+@pytest.mark.parametrize("spec", [f"{CAME},adapters=4", "mote:adapters=4", "taser:adapters=4,experts=3,routing=token"])
+def test_threads_give_the_bytes_of_one(tiny_model_with_head, spec):
+    checkpoint = build_any(tiny_model_with_head, spec)
+    windows = [checkpoint.tokenize_batches(texts, side, max_tokens=24) for texts in (TEXTS * 3, TEXTS) for side in ("query", "document")]
+    expected = [list(checkpoint.encode_batches(window).tensors()) for window in windows]
+    plain = [list(one.tensors()) for one in checkpoint.iterate_encoded(iter(windows))]
+    assert all(
+        torch.equal(one, other) for parts, others in zip(plain, expected, strict=True) for one, other in zip(parts, others, strict=True)
+    )
+    checkpoint.pack_for_inference(torch.float32)
+    outputs, before = [], torch.get_num_threads()
+    for threads in (1, 3):
+        torch.set_num_threads(threads)
+        try:
+            assert checkpoint.batches_at_once == (1 if "routing" in spec or not supports_packing(torch.float32) else threads)
+            outputs.append([list(one.tensors()) for one in checkpoint.iterate_encoded(iter(windows))])
+        finally:
+            torch.set_num_threads(before)
+    exact = "routing" not in spec  # one batch at a time uses all threads within an operation, which adds in another order
+    for one, other in ((one, other) for parts in zip(*outputs, strict=True) for one, other in zip(*parts, strict=True)):
+        assert torch.equal(one, other) if exact else torch.allclose(one, other, atol=1e-5)
+
+
+def test_a_learned_router_has_metrics_and_penalties(tiny_model_with_head):
+    checkpoint = build_any(tiny_model_with_head, "taser:adapters=4,experts=3,routing=token,gates=per_layer,every=1")
+    balance = RegularizerWeights(load_balance=1.0)
+    losses = [take_step(checkpoint, lambda batch, one=one: objectives.contrastive(batch, regularizers=one), batch_size=6, random=False)
+              for one in (RegularizerWeights(), balance)]  # fmt: skip
+    names = {name for name in losses[1][1] if "layer2" in name or "layer4" in name}
+    assert names and losses[1][0] != losses[0][0]
+    parts = [checkpoint.encode(TEXTS[:2]), checkpoint.encode(TEXTS[2:])]
+    together = concatenate_outputs(parts).routing["layer4"]
+    assert torch.allclose(together.probabilities, checkpoint.encode(TEXTS).routing["layer4"].probabilities, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "spec, message",
+    [
+        ("dense:adapters=33", "adapters=33: expected a rank of at most 32, the width of the states"),
+        ("dense:encoders=separate,adapters=4", "dense:adapters needs encoders=siamese; mote:adapters has .*"),
+        ("mote:encoders=separate,adapters=4", "mote:adapters needs encoders=mote, adapters of each side, or siamese, adapters of both"),
+        (f"{CAME},adapters=4,routing=role", "came:adapters: shared layers and embeddings are frozen; leave routing and embeddings out"),
+        ("came:shared_layers=0,embeddings=private,adapters=4", "came:adapters: shared layers and embeddings are frozen; .*"),
+        ("came:shared_layers=4,adapters=4", "came:adapters=4: they are for private layers, found shared_layers=4 of 4"),
+        (f"{CAME},shared_adapters=4", "came:shared_adapters=4: they are for shared layers, beside adapters=RANK of private ones"),
+        ("came:shared_layers=0,adapters=4,shared_adapters=4", "came:shared_adapters=4: they are for shared layers, .*"),
+        ("taser:adapters=4,routing=token,adapter_maps=query", r"adapter_maps=query: expected all, .*: intermediate\.dense, output\.dense"),
+        ("taser:adapter_dropout=0.1", "options of adapters, and no adapters; set their rank, as in adapters=16"),
+        ("mote:adapters=4,adapter_maps=lin1", r"adapter_maps=lin1: expected all, attention, feedforward, or some of the maps .*"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_in_one_line(tiny_model_with_head, spec, message):
+    with pytest.raises(UsageError, match=f"^{message}$") as caught:
+        build_checkpoint(tiny_model_with_head, spec, RULES, TEXTS)
+    assert "\n" not in str(caught.value)
+
+
+def test_packed_maps_with_adapters_hold_their_base_once(tiny_model_with_head):
+    checkpoint = build_any(tiny_model_with_head, "taser:adapters=4,experts=3,routing=token,every=1")
+    checkpoint.pack_for_inference(torch.float32)
+    if supports_packing(torch.float32):
+        maps = [module for module in checkpoint.architecture.modules() if isinstance(module, FrozenLinear)]
+        assert len(maps) == 4 and all(part.weight is None and part.packed is not None for part in maps)

@@ -1,4 +1,4 @@
-"""Search among some documents of an index: those that are not deleted, or those of a filter."""
+"""Search among some documents of an index: those that are not deleted, or those of a filter; or for the documents of its passages."""
 
 import math
 from typing import Any
@@ -75,3 +75,38 @@ class SubsetIndex(SearchableIndex):
 
     def token_vectors(self, row: int) -> np.ndarray | None:
         return self._index.token_vectors(int(self._rows[row]))
+
+
+class CollapsedIndex(SearchableIndex):
+    """Documents that score as the best of their passages: exactly the ranking of all passages, collapsed. MaxP of Dai and Callan 2019.
+
+    `documents` int64 [n] has the row of each passage's document. Passages are searched deeper until enough documents score above the last.
+    """
+
+    def __init__(self, index: SearchableIndex, documents: np.ndarray, id_ranks: np.ndarray) -> None:
+        super().__init__(id_ranks)
+        self._index, self._documents, self._passages = index, documents, np.argsort(documents, kind="stable")
+        self._starts = np.searchsorted(documents[self._passages], np.arange(len(id_ranks) + 1))
+        self.kind, self.exact, self.score_if_not_found = index.kind, index.exact, index.score_if_not_found
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def _search_into(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
+        deeper, pending = math.ceil(depth * len(self._index) / len(self) * SPARE_SHARE) + SPARE_HITS, list(range(len(rows)))
+        while pending:
+            part, pending = np.array(pending), []
+            for some in np.array_split(part, -(-len(part) * min(deeper, len(self._index)) // HITS_AT_ONCE)):
+                for query, hits, values in zip(some.tolist(), *self._index.search(select_queries(queries, some), deeper), strict=True):
+                    documents, first = np.unique(self._documents[hits[hits != NO_ROW]], return_index=True)  # each at its best passage
+                    if hits[-1] == NO_ROW or deeper >= len(self._index) or (values[first] > values[-1]).sum() >= depth:
+                        fill_ranked_hits(documents, values[first], self.id_ranks, rows[query], scores[query])
+                    else:
+                        pending.append(query)
+            deeper *= GROWTH
+
+    def _score_pairs(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
+        counts = np.diff(self._starts)[document_rows]
+        begins = np.cumsum(counts) - counts
+        passages = self._passages[np.arange(counts.sum()) + np.repeat(self._starts[document_rows] - begins, counts)]
+        return np.asarray(np.maximum.reduceat(self._index.score_pairs(queries, np.repeat(query_rows, counts), passages), begins))

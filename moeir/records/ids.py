@@ -156,7 +156,7 @@ def dictionary_encode(words: ByteStrings) -> tuple[Ids, NDArray[np.int32]]:
 
 def _sort_byte_strings(words: ByteStrings) -> NDArray[np.int64]:
     """The rows in ascending order; numpy sorts integers of eight bytes several times as fast as strings."""
-    if words.dtype == object:
+    if words.dtype == object or not len(words):
         return np.argsort(words, kind="stable")
     width = -(-words.dtype.itemsize // 8) * 8
     columns = words.astype(f"S{width}").view(">u8").reshape(len(words), -1).T

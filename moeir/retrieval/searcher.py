@@ -18,10 +18,9 @@ from moeir.artifacts.identity import read_unchanged
 from moeir.errors import ArtifactError, UsageError
 from moeir.fusion import FUSED, formulas
 from moeir.indexes.base import INDEX_AGAIN, NO_ROW, Index, SearchableIndex, fill_all_ranked_hits
-from moeir.indexes.collapsed import CollapsedIndex
 from moeir.indexes.exact_sum import fuse_exact, select_queries
 from moeir.indexes.segments import IndexFolder, check_ids, open_engine
-from moeir.indexes.subset import GROWTH, SPARE_HITS, SPARE_SHARE, SubsetIndex
+from moeir.indexes.subset import GROWTH, SPARE_HITS, SPARE_SHARE, CollapsedIndex, SubsetIndex
 from moeir.parsing import check_count, parse_value
 from moeir.records.ids import IdColumn
 from moeir.records.passages import collapse_ids
@@ -102,14 +101,11 @@ class Searcher:
         return self._select_rows(np.array(sorted(self.row_by_id[name] for name in wanted if name in self.row_by_id), dtype=np.int64))
 
     def collapse_passages(self) -> "Searcher":
-        """Search for the documents of an index of passages, `ID#NUMBER`: each scores as its best passage. Fusion and filters see documents.
-
-        DataError for an id that is no passage's.
-        """
+        """Search for the documents of an index of passages, `ID#NUMBER`: each scores as its best passage, before fusion and for filters."""
         ids, documents = collapse_ids(self.ids.byte_strings, self.label)
-        order = np.arange(len(ids))
-        engines: dict[str, SearchableIndex] = {name: CollapsedIndex(engine, documents, order) for name, engine in self.engines.items()}
-        return replace(self, ids=ids, engines=engines, order=order)
+        ranks, engines = np.arange(len(ids)), dict[str, SearchableIndex]()
+        engines |= {name: CollapsedIndex(engine, documents, ranks) for name, engine in self.engines.items()}
+        return replace(self, ids=ids, engines=engines, order=ranks)
 
     def _select_rows(self, rows: np.ndarray) -> "Searcher":
         """A searcher of some documents [n], ascending."""

@@ -37,11 +37,8 @@ INFERENCE_DTYPE = DTYPE | {
     "help": f"{DTYPE['help'].removesuffix(', float32 or bfloat16.')}, float32, bfloat16, or int8: on a CPU, faster and a little coarser.",
     "choices": (*DTYPE["choices"], "int8"),
 }
-COLLAPSE: dict[str, Any] = {
-    "help": "max: passages ID#NUMBER, as convert --passages writes them, count as documents ID, each with the score of its best passage.",
-    "default": None,
-    "choices": ("max",),
-}
+MAX_PASSAGE = "max: passages ID#NUMBER count as documents ID, each with the score of its best one; see convert --passages."
+COLLAPSE: dict[str, Any] = {"help": MAX_PASSAGE, "default": None, "choices": ("max",)}
 START, END = "the start", "the end"
 ANYTHING = "anything"  # the kind of a source that may be a file or a folder of any kind
 TEXT_KINDS = ("texts", "qrels", "run", "examples", "fusion", "ids")

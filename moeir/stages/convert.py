@@ -28,7 +28,7 @@ class Convert(Stage):
     default_split: ClassVar[str] = ""
     input: Path = input_field(ANYTHING, "File or folder to convert.")
     to: str | None = option(
-        "Format to write, with options [default with --sample, --split or --passages: that of --input].", None, package="formats"
+        "Format to write, with options [default if --input is sampled, split or cut: its own].", None, package="formats"
     )
     source_format: str | None = option(
         "Format of --input [default: detected from its first lines].", None, package="formats", aliases=("--from",)
@@ -54,26 +54,13 @@ class Convert(Stage):
     )
     seed: int = option("Seed of the sample and of the splits.", 42, minimum=0, maximum=MAX_SEED, group="Samples and splits")
     passages: int | None = option(
-        "Cut documents, also those of a collection, into passages ID#0, ID#1, … of at most N tokens, each with the title, at ends of "
-        "sentences where possible; search --collapse max gives documents back.",
-        None,
-        minimum=1,
-        excludes=("sample", "sample_documents", "split"),
-        group="Passages",
+        "Cut documents at sentences into passages ID#0, ID#1, … of at most N tokens, title included.", None, minimum=1, group="Passages"
     )
     stride: int | None = option(
-        "Tokens of text from the beginning of a full passage to that of the next, which share the others [default: they share none].",
-        None,
-        minimum=1,
-        needs=("passages",),
-        group="Passages",
+        "Tokens of text from one full passage to the next [default: no overlap].", None, minimum=1, needs=("passages",), group="Passages"
     )
     model: Path | None = input_field(
-        "checkpoint",
-        "Checkpoint that is to encode the passages: tokens are its own, with special tokens and document prefix [default: words].",
-        None,
-        needs=("passages",),
-        group="Passages",
+        "checkpoint", "Checkpoint that is to encode the passages: tokens are as it reads them [default: words].", None, needs=("passages",)
     )
     lossy: bool = option("Drop what --to cannot hold, and log it.", False)
     output: Path = output_field("converted", "File or folder to write; - is stdout.", STREAM)
@@ -141,43 +128,47 @@ class Convert(Stage):
         corpus, queries = (None if path is None else texts.read_texts_by_id(path, keep_empty=True) for path in (self.corpus, self.queries))
         conversion = Conversion(spec, to, corpus, queries, self.lossy)
         items = progress(reader.read(self.input, conversion), "converting")
-        if self.passages is not None:
-            items = self._cut_documents(items, reader.kind, self.passages)
         if self.is_subset:
             record_count = self._write_subset(items, reader.kind, writer, conversion)
         else:
-            record_count = writer.write(items, self.output, conversion)
+            record_count = self._write(items, writer, conversion)
         for loss, count in conversion.dropped_counts.items():
             log.warning("%s: lost, %s times: %s", self.input, f"{count:,}", loss)
         return {"from": spec, "to": to, "written": record_count, "lost": conversion.dropped_counts}
 
-    def _cut_documents(self, items: "Iterator[Any]", kind: str, max_tokens: int) -> "Iterator[Any]":
-        """Texts, or a collection, with passages in place of documents."""
+    def _write(self, items: "Iterator[Any]", writer: "Format", conversion: "Conversion") -> int:
+        """Write items, with --passages those of documents, and return the number of records."""
+        if self.passages is None:
+            return writer.write(items, self.output, conversion)
         from moeir.records.passages import cut_documents
 
-        cut = partial(cut_documents, max_tokens=max_tokens, stride=self.stride)
-        if kind not in ("texts", "collection"):
-            found = kind if kind.endswith("s") else f"a {kind}"
-            raise UsageError(f"--passages: expected documents, or a folder of them with queries and judgements, found {found}")
+        if writer.kind not in ("texts", "collection"):
+            raise UsageError(f"--passages: expected documents or a collection, found {writer.kind}")
+        cut = partial(cut_documents, max_tokens=self.passages, stride=self.stride)
         if self.model is not None:
             from moeir.architectures.checkpoint import open_checkpoint
 
             checkpoint = open_checkpoint(self.model, "meta")
             checkpoint.check_is_bi_encoder(self.model)
-            if max_tokens > (length := checkpoint.input_config.document_length):
-                raise UsageError(f"--passages {max_tokens}: {self.model} reads {length} tokens of a document; expected at most as many")
-            tokenizer, special = checkpoint.tokenizer, checkpoint.tokenizer.special_tokens
-            others = special.leading + special.trailing + int(checkpoint.architecture.markers)
-            cut = partial(cut, max_tokens=max_tokens - others, prefix=checkpoint.input_config.document_prefix)
-            cut = partial(cut, find_tokens=lambda contents: [starts for _, starts in tokenizer.encode_with_offsets(contents)])
-        return cut(items) if kind == "texts" else (replace(item, corpus=cut(item.corpus)) for item in items)
+            reading, special, encode = (
+                checkpoint.input_config,
+                checkpoint.tokenizer.special_tokens,
+                checkpoint.tokenizer.encode_with_offsets,
+            )
+            if self.passages > reading.document_length:
+                advice = f"expected at most {reading.document_length}, which is what {self.model} reads of a document"
+                raise UsageError(f"--passages {self.passages}: {advice}")
+            room = self.passages - special.leading - special.trailing - int(checkpoint.architecture.markers)
+            cut = partial(cut, max_tokens=room, find_tokens=lambda texts: [one[1] for one in encode(texts)], prefix=reading.document_prefix)
+        passages = cut(items) if writer.kind == "texts" else (replace(item, corpus=cut(item.corpus)) for item in items)
+        return writer.write(passages, self.output, conversion)
 
     def _write_subset(self, items: "Iterator[Any]", kind: str, writer: "Format", conversion: "Conversion") -> int:
         """Write a sample of texts, or a collection that is sampled or divided, and return the number of records."""
         from moeir.formats import subsets
 
         if kind == "texts" and self.sample is not None and not self.split:
-            return writer.write(iter(subsets.sample_items(items, self.sample, self.seed)), self.output, conversion)
+            return self._write(iter(subsets.sample_items(items, self.sample, self.seed)), writer, conversion)
         if kind != "collection":
             raise UsageError("--sample, --split: are for a folder of documents, queries and judgements, and --sample for texts")
         shares = subsets.parse_shares(self.split)
@@ -187,4 +178,4 @@ class Convert(Stage):
             log.info("--sample-documents %s: all %s judged documents are kept", f"{self.sample_documents:,}", f"{len(judged):,}")
         collection = subsets.split_collection(collection, shares, self.seed) if shares else collection
         log.info("queries: %s", ", ".join(f"{name} {len(grades):,}" for name, grades in collection.qrels.items()))
-        return writer.write(iter([collection]), self.output, conversion)
+        return self._write(iter([collection]), writer, conversion)

@@ -61,7 +61,7 @@ class Rerank(Stage):
     passage_length: int | None = option("Maximum tokens of a document in a pair [default: as many as fit].", None, minimum=1)
     stride: int | None = option("Tokens from one passage to the next [default: half a passage].", None, minimum=1)
     fuse: str = option("Fusion method for several runs.", "rrf", package="fusion")
-    collapse: str | None = option(**COLLAPSE | {"help": COLLAPSE["help"].replace("max:", "max, after scoring:")})
+    collapse: str | None = option(**COLLAPSE)
     shard: str | None = option("I/N: rerank shard I of N of the queries, counted from 0; join the runs with cat.", None)
     rest: bool = option("Keep documents below --depth, which are not scored.", True)
     max_tokens: int | None = option(
@@ -167,10 +167,8 @@ class Rerank(Stage):
             for number in range(len(self._cascade())):
                 run, facts = self._rerank_once(run, number, score)
                 round_facts.append(facts)
-        if self.collapse is not None:
-            run = collapse_run(run)
         if self.train is None:
-            runs.write_run(run, self.output, tag=self.tag or "moeir.rerank")
+            runs.write_run(collapse_run(run) if self.collapse else run, self.output, tag=self.tag or "moeir.rerank")
         else:
             examples.write_examples(add_scores(training, run), self.output)
         return {"queries": len(run), "hits": len(run.scores), "dtype": str(scoring_config.dtype), "rounds": round_facts}

@@ -49,11 +49,7 @@ class Search(Stage):
     query: tuple[str, ...] = option("A query instead of --queries; repeat the flag. Their ids are q1, q2, ….", (), group="Inputs")
     corpus: Path | None = input_field("texts", "With --explain: documents, to show their texts.", None, needs=("explain",))
     depth: int = option("Documents per query and expert.", 1000, **DEPTH, group="Search")
-    collapse: str | None = option(
-        **COLLAPSE | {"help": f"{COLLAPSE['help'].removesuffix('.')}; depth, filter and fusion are of documents."},
-        excludes=("explain",),
-        group="Search",
-    )
+    collapse: str | None = option(**COLLAPSE, excludes=("explain",), group="Search")
     filter_ids: Path | None = input_field(
         "ids", "Ids of documents, one a line: search among these only.", None, aliases=("--filter",), group="Search"
     )

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from moeir.indexes import collapsed
+from moeir.indexes import subset
 from moeir.indexes.base import SearchableIndex
-from moeir.indexes.collapsed import CollapsedIndex
+from moeir.indexes.subset import CollapsedIndex
 from moeir.records.runs import id_ranks
 from tests.indexes.engine_checks import same_bytes
 from tests.indexes.test_subset import ENGINES, QUERIES
@@ -49,7 +49,7 @@ def test_documents_are_those_of_the_whole_ranking_collapsed(built, depth):
 @pytest.mark.parametrize("hits_at_once", [1, 100])
 def test_few_queries_at_a_time_change_no_byte(built, hits_at_once, monkeypatch):
     index, names, documents, queries = built
-    monkeypatch.setattr(collapsed, "HITS_AT_ONCE", hits_at_once)
+    monkeypatch.setattr(subset, "HITS_AT_ONCE", hits_at_once)
     found = CollapsedIndex(index, documents, np.arange(DOCUMENTS)).search(queries, 20)
     assert same_bytes(found, collapse_full_ranking(index, names, queries, 20))
 

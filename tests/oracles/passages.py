@@ -1,17 +1,22 @@
 """Passages and collapsed lists by their definitions, slowly: every place to cut is considered, every hit is looked up."""
 
 
-def cut_by_definition(sentences, words, count, room, overlap):
-    """Token ranges of passages; `sentences` and `words` are the sets of tokens that begin one."""
-    begin, end, ranges = 0, 0, []
-    while end < count:
-        ends = range(end + 1, min(begin + room, count) + 1)
-        end = max(ends, key=lambda token: (token == count, token in sentences, token in words, token))
+def cut_by_definition(lengths, room, stride):
+    """Word ranges of the passages of sentences of these lengths: whole sentences, or words of a sentence longer than `room`."""
+    sentences = {sum(lengths[:number]) for number in range(len(lengths) + 1)}
+    count, begin, ranges = sum(lengths), 0, []
+
+    def is_allowed(word):
+        if word in sentences:
+            return True
+        return min(one for one in sentences if one > word) - max(one for one in sentences if one < word) > room
+
+    while not ranges or ranges[-1][1] < count:
+        end = max(word for word in range(begin + 1, begin + room + 1) if word <= count and is_allowed(word))
         ranges.append((begin, end))
-        following = min({token for token in sentences if token > end} | {count})
-        fits = following - max({token for token in sentences if token <= end} | {0}) <= room
-        begins = [token for token in range(begin + 1, end + 1) if end - token <= overlap and (not fits or following - token <= room)]
-        begin = min(begins, key=lambda token: (token not in sentences, token not in words and token != end, token), default=end)
+        following = min((word for word in range(end + 1, count + 1) if is_allowed(word)), default=count)
+        shared = [word for word in range(end + 1) if is_allowed(word) and end - word <= max(0, room - stride) and following - word <= room]
+        begin = min(shared)
     return ranges
 
 

@@ -176,6 +176,8 @@ def test_a_collection_is_cut_and_keeps_its_judgements_of_documents(tmp_path: Pat
     assert (
         run_moeir("evaluate", "--run", tmp_path / "run.trec", "--dataset", tmp_path / "cut", "-m", "RR@10").stdout.split()[-1] == "1.0000"
     )
+    run_moeir("convert", "--input", tmp_path / "beir" / "corpus.jsonl", "--sample", 1, "--passages", 4, "--output", tmp_path / "one.jsonl")
+    assert [one.id for one in read_texts(tmp_path / "one.jsonl")] == ["a#0", "a#1"]  # documents are sampled, then cut
     cut = [json.loads(line) for line in (tmp_path / "cut" / "corpus.jsonl").read_text().splitlines()]
     assert [(one["_id"], one["text"], one["year"]) for one in cut] == [("a#0", "An owl hunts.", 7), ("a#1", "A bat sleeps.", 7)]
 
@@ -207,15 +209,14 @@ REFUSED = [
     ("--stride 3", 2, "--stride needs --passages"),
     ("--model CAME --to tsv", 2, "--model needs --passages"),
     ("--passages 8 --stride 9", 2, "--stride 9: text between passages of 8 would be lost; expected at most --passages"),
-    ("--passages 8 --sample 3", 2, "--passages and --sample exclude one another"),
-    ("--passages 33 --model CAME", 2, "reads 32 tokens of a document; expected at most as many"),
+    ("--passages 33 --model CAME", 2, "--passages 33: expected at most 32, which is what"),
     ("--passages 3 --model CAME", 3, "its title leaves no room for text; raise --passages, or shorten the title"),
     (
         "--passages 8 --input PASSAGES",
         3,
-        "text 'a#0': the id has a '#', which divides a document's id from a passage's number; cut documents",
+        "text 'a#0': the id has a '#', as those of passages; cut documents, whose ids have none",
     ),
-    ("--passages 8 --input RUN", 2, "--passages: expected documents, or a folder of them with queries and judgements, found a run"),
+    ("--passages 8 --input RUN", 2, "--passages: expected documents or a collection, found run"),
 ]
 
 
@@ -234,7 +235,10 @@ def test_what_cannot_be_cut_is_refused_in_one_line(
 def test_documents_are_no_passages(bm25_index: Path, index: Path, folder: Path, tmp_path: Path, moeir: Moeir) -> None:
     for one in (bm25_index, index):
         result = moeir("search", "--index", one, "--query", "owl", "--collapse", "max")
-        assert result.code == 3 and f"error: {one}: 'owl' is no passage; expected ID#NUMBER, as moeir convert" in result.stderr
+        assert (
+            result.code == 3
+            and f"error: {one}: 'owl' is no passage; expected ID#NUMBER, as of convert --passages; leave --collapse out" in result.stderr
+        )
     (tmp_path / "run.trec").write_text("q1 Q0 owl 1 2.5 x\n")
     (tmp_path / "qrels").write_text("q1 0 owl 1\n")
     result = moeir("evaluate", "--run", tmp_path / "run.trec", "--qrels", tmp_path / "qrels", "--collapse", "max")

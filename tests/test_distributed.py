@@ -28,6 +28,8 @@ KINDS = {
     "permuted": (CAME[0], "competitive:standardised=0.4,permuted=true,final_temperature=0.1"),
     "taser": TASER,
     "coil": ("coil", "contrastive"),
+    "adapters": (f"{CAME[0]},adapters=4,shared_adapters=2", CAME[1]),
+    "routed adapters": ("taser:routing=token,every=1,adapters=4,experts=3,gradient=pair", TASER[1]),
 }
 
 

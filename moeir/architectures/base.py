@@ -179,17 +179,16 @@ class Architecture(nn.Module):
         if encoders == "separate":
             self.document_encoder, self.is_hf_compatible = copy.deepcopy(self.encoder), False
 
-    def merge_adapters(self) -> None:
-        """Add to each map what its adapter adds, for inference: an adapter per role becomes an encoder per role; learned routers stay."""
-        routers = [
-            layer.router for layer in self.encoder.layers if isinstance(layer.router, AdapterRouter) and layer.router.routing == "role"
-        ]
-        if routers:
+    def merge_adapters(self, dtype: torch.dtype = torch.float32) -> None:
+        """Add to each map what its adapter adds, for inference, and hold these maps in a dtype; an adapter for each role becomes an encoder
+        for each, and learned routers stay."""
+        roles = [one for layer in self.encoder.layers if isinstance(one := layer.router, AdapterRouter) and one.routing == "role"]
+        if roles:
             frozen = (layer for layer in self.encoder.layers if layer.router is None)
             shared = (self.encoder.embeddings, self.encoder.vocabulary_head, *frozen)
             self.document_encoder = copy.deepcopy(self.encoder, {id(part): part for part in shared})
-            merge_adapters(self.document_encoder, routers[0].first_of_side("document"))
-        merge_adapters(self.encoder, 0)
+            merge_adapters(self.document_encoder, roles[0].first_of_side("document"), dtype)
+        merge_adapters(self.encoder, 0, dtype)
 
     def routers(self, side: str = "query") -> dict[str, Router]:
         """The learned routers that read a side: `layer3`, … for routed feed-forward experts, `gate` for a block over the global vector."""
@@ -328,8 +327,7 @@ def _split_adapters(architecture: Architecture, shapes: dict[str, tuple[int, ...
             if isinstance(router, TowerRouter):
                 runs[layer_name] = module.experts
             elif isinstance(router, AdapterRouter):
-                is_role, every = router.routing == "role", tuple(range(len(module.experts)))
-                mixtures.append(
-                    Mixture(name, {side: (router.first_of_side(side),) if is_role else every for side in ("query", "document")})
-                )
+                every = tuple(range(len(module.experts)))
+                first = {side: (router.first_of_side(side),) if router.routing == "role" else every for side in ("query", "document")}
+                mixtures.append(Mixture(name, first))
     return mixtures, runs

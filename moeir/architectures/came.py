@@ -66,20 +66,16 @@ class Came(Architecture):
     ) -> None:
         super().__init__(encoder, special_tokens)
         encoder.check_layers("came")
-        depth = len(encoder.layers)
-        _check_options(experts, shared_layers, embeddings, routing, global_experts, depth=depth)
+        _check_options(experts, shared_layers, embeddings, routing, global_experts, depth=(depth := len(encoder.layers)))
         experts = tuple(name for name in EXPERTS if name in experts)
         self.towers, self.shared_layers, self.experts = nn.ModuleDict(), shared_layers, experts
-        if adapters.adapters and shared_layers == depth:
-            raise UsageError(
-                f"came:adapters={adapters.adapters}: they are for private layers, found shared_layers={shared_layers} of {depth}"
-            )
+        if adapters.adapters and (shared_layers == depth or routing != "shared" or embeddings == "private"):
+            reason = f"found shared_layers={shared_layers} of {depth}, routing={routing}, embeddings={embeddings}"
+            raise UsageError(f"came:adapters: they are for private layers over shared ones that are frozen; {reason}")
         insert_adapters(encoder, adapters, experts, range(shared_layers, depth), make_router=lambda layer: TowerRouter())
         if not adapters.adapters:
             self.towers.update({name: encoder.copy_layers_from(shared_layers) for name in experts})
             encoder.layers = encoder.layers[:shared_layers]
-        elif routing != "shared" or embeddings == "private":
-            raise UsageError("came:adapters: shared layers and embeddings are frozen; leave routing and embeddings out")
         if shared_adapters and not (adapters.adapters and shared_layers):
             raise UsageError(f"came:shared_adapters={shared_adapters}: they are for shared layers, beside adapters=RANK of private ones")
         if shared_adapters:
@@ -136,14 +132,13 @@ class Came(Architecture):
         states = run_layers(self.encoder.layers[self.shared_layers :], shared.repeat(len(experts), 1), repeated)
         return dict(zip(experts, states.chunk(len(experts)), strict=True))
 
-    def merge_adapters(self) -> None:
-        """Adapters become towers of plain layers, a copy for each expert."""
+    def merge_adapters(self, dtype: torch.dtype = torch.float32) -> None:
         if not self.towers:
             for number, name in enumerate(self.experts):
                 self.towers[name] = self.encoder.copy_layers_from(self.shared_layers)
-                merge_adapters(self.towers[name], number)
+                merge_adapters(self.towers[name], number, dtype)
             self.encoder.layers = self.encoder.layers[: self.shared_layers]
-        super().merge_adapters()
+        super().merge_adapters(dtype)
 
 
 def _check_options(experts: tuple[str, ...], shared_layers: int, embeddings: str, routing: str, global_experts: int, *, depth: int) -> None:

@@ -182,9 +182,9 @@ class RetrievalModel:
     def pack_for_inference(self, dtype: torch.dtype) -> None:
         """Give the layers their form for inference with products in `dtype`: same numbers up to rounding, faster, no gradient; to be used
         under `autocast(dtype)`. On a CPU with such products only: elsewhere nothing changes."""
-        self.architecture.eval()
+        self.architecture.eval().requires_grad_(True)  # autocast keeps its casts of such weights, and casts others in each layer anew
         if self.device.type == "cpu" and supports_packing(dtype):
-            self.architecture.merge_adapters()
+            self.architecture.merge_adapters(torch.bfloat16 if dtype == torch.bfloat16 else torch.float32)
             pack_encoders(self.architecture, dtype)
             self.is_packed = True
 

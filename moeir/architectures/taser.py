@@ -20,8 +20,8 @@ class Taser(Architecture):
     per_layer. `gate_input`: ffn_input or block_input. `gradient`, by which a gate learns: full (straight-through; all experts run in
     training), pair (two run, less biased), switch (one runs, biased) or none. `gate_start`: centred (no expert preferred) or drawn.
     `pooling`: cls or mean. With normalise=true finetune sets scale to 20, unless it is set (--temperature). `dimension`: as for dense.
-    `adapters`: the rank of adapters, which are the experts of a frozen encoder, of the maps after the gate's input: with ffn_input those of
-    the feed-forward, with block_input all. Their options are those of dense.
+    `adapters`: the rank of adapters, which are the experts of a frozen encoder, on the maps that come after the decision: a gate with
+    ffn_input decides before the feed-forward, a role and a gate with block_input before the layer. Their options are those of dense.
     """
 
     def __init__(

@@ -15,23 +15,18 @@ from moeir.errors import UsageError
 from moeir.representations.base import ragged_positions
 
 AdapterChoice: TypeAlias = tuple[int, ...] | Tensor
-_choice: ContextVar[tuple[AdapterChoice, int]] = ContextVar("the adapters of the running layer, and its number of rows")
+adapter_choice: ContextVar[tuple[AdapterChoice, int]] = ContextVar("what `choose_adapters` says, and for how many rows")
 
 
 @contextmanager
 def choose_adapters(choice: AdapterChoice, rows: int) -> Iterator[None]:
     """Let the adapted maps that run in this block, in this thread, take some experts for their `rows`: a tuple has the expert of each of as
     many equal blocks of neighbouring rows, a tensor [rows, E] the weight of every expert for each row."""
-    token = _choice.set((choice, rows))
+    token = adapter_choice.set((choice, rows))
     try:
         yield
     finally:
-        _choice.reset(token)
-
-
-def adapter_choice() -> tuple[AdapterChoice, int]:
-    """What `choose_adapters` says, and for how many rows; LookupError outside of it."""
-    return _choice.get()
+        adapter_choice.reset(token)
 
 
 def check_expert_count(experts: int, minimum: int = 2) -> None:

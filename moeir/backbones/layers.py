@@ -16,7 +16,6 @@ from moeir.errors import UsageError
 from moeir.kernels.attention import PackedLayout, apply_rotary, attention
 from moeir.kernels.grouped_linear import ExpertGroups, grouped_linear, supports_grouped_linear
 from moeir.kernels.packed_linear import add_linear, fused_activations, pack_linear
-from moeir.kernels.precision import product_dtype
 
 
 class Attention(nn.Module):
@@ -311,8 +310,9 @@ class FrozenLinear(nn.Linear):
         if self.packed is not None:
             output: Tensor = self.packed(inputs)
             return output
-        kind = product_dtype(inputs)
-        return F.linear(inputs.to(kind), self.weight.to(kind), None if self.bias is None else self.bias.to(kind))
+        if torch.is_autocast_enabled(inputs.device.type):
+            return F.linear(inputs, self.weight, self.bias)
+        return F.linear(inputs, self.weight.to(inputs.dtype), None if self.bias is None else self.bias.to(inputs.dtype))
 
 
 def _pack_map(part: nn.Module, dtype: torch.dtype, activation: str | None = None) -> nn.Module:

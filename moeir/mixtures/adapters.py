@@ -76,7 +76,7 @@ class AdaptedLinear(FrozenLinear):
     def compute_update(self, rows: Tensor) -> Tensor:
         """The scaled update of rows [n, K] by the experts that are chosen for them, [n, N]."""
         rows, down, up = self.dropout(rows), self.down.to(rows.dtype), self.up.to(rows.dtype)
-        choice, expected = adapter_choice() if len(self.experts) > 1 else ((0,), len(rows))
+        choice, expected = adapter_choice.get() if len(self.experts) > 1 else ((0,), len(rows))
         if len(rows) != expected:
             raise UsageError(f"{self.path} reads {len(rows)} rows of {expected}: it cannot have several adapters; see adapter_maps")
         if isinstance(choice, Tensor):
@@ -89,11 +89,11 @@ class AdaptedLinear(FrozenLinear):
         return (torch.bmm(blocks, down.mT) * self.scaling).bmm(up.mT).flatten(0, 1)
 
     @torch.no_grad()
-    def merge(self, expert: int) -> nn.Linear:
-        """The map of an expert as a plain one, W + (alpha / r) · B A in float32."""
+    def merge(self, expert: int, dtype: torch.dtype) -> nn.Linear:
+        """The map of an expert as a plain one in a dtype: W + (alpha / r) · B A, computed in float32."""
         merged = nn.Linear(self.in_features, self.out_features, bias=False, device="meta")
-        merged.weight = nn.Parameter(torch.addmm(self.weight.to(self.up.dtype), self.up[expert], self.down[expert], alpha=self.scaling))
-        merged.bias = self.bias
+        weight = torch.addmm(self.weight.to(self.up.dtype), self.up[expert], self.down[expert], alpha=self.scaling)
+        merged.weight, merged.bias = nn.Parameter(weight.to(dtype)), self.bias
         return merged
 
 
@@ -228,13 +228,13 @@ def list_adapters(model: nn.Module) -> dict[str, dict[str, tuple[Tensor, Tensor]
     return adapters
 
 
-def merge_adapters(model: nn.Module, expert: int = 0) -> None:
+def merge_adapters(model: nn.Module, expert: int = 0, dtype: torch.dtype = torch.float32) -> None:
     """Replace maps by plain ones that have the only adapter in them, or that of an expert that no learned router chooses."""
     layers = [module for module in model.modules() if isinstance(module, Layer)]
     routed = {id(part) for layer in layers if has_learned_router(layer.router) for part in layer.modules()}
     for owner in list(model.modules()):
         for name, part in owner.named_children():
             if isinstance(part, AdaptedLinear) and id(part) not in routed:
-                setattr(owner, name, part.merge(expert if len(part.experts) > 1 else 0))
+                setattr(owner, name, part.merge(expert if len(part.experts) > 1 else 0, dtype))
     for layer in layers:
         layer.router = layer.router if has_learned_router(layer.router) else None

@@ -8,11 +8,13 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from moeir import open_checkpoint
 from moeir.architectures.base import count_parameters
 from moeir.architectures.initialize import build_checkpoint, check_options
 from moeir.backbones import transformers_model
+from moeir.backbones.device import autocast
 from moeir.backbones.families import weights_io
 from moeir.backbones.layers import set_attention_dropout
 from moeir.errors import ArtifactError, UsageError
@@ -151,6 +153,33 @@ def test_recomputed_layers_change_no_byte(arch, name, weights):
     steps = [take_step(build_checkpoint(weights(name), arch, RULES), objectives.contrastive, batch_size=6, recompute=on) for on in (0, 1)]
     (loss, _, _, gradients, _), (recomputed_loss, _, _, recomputed, _) = steps
     assert recomputed_loss == loss and identical(recomputed, gradients)
+
+
+class CastCounter(TorchDispatchMode):
+    """Counts casts of matrices of a number of rows to half precision."""
+
+    def __init__(self, rows):
+        super().__init__()
+        self.rows, self.count = rows, 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        is_cast = function is torch.ops.aten._to_copy.default and (options or {}).get("dtype") == torch.bfloat16
+        self.count += is_cast and arguments[0].ndim == 2 and len(arguments[0]) == self.rows
+        return function(*arguments, **(options or {}))
+
+
+@pytest.mark.parametrize("arch", ["dense:adapters=2,pooling=last", "taser:every=0,routing=token,adapters=2"])
+def test_frozen_weights_are_cast_to_half_precision_once_for_all_batches(arch, weights):
+    """Autocast would cast weights that cannot train for each product anew."""
+    checkpoint = build_checkpoint(weights("qwen3"), arch, RULES)
+    checkpoint.pack_for_inference(torch.bfloat16)
+    tokens, counts = checkpoint.tokenize(TEXTS, "document"), []
+    with torch.no_grad(), autocast(torch.bfloat16, "cpu"):
+        for _ in range(2):
+            with CastCounter(48) as counter:  # the maps up and gate of each feed-forward
+                checkpoint.architecture(tokens)
+            counts.append(counter.count)
+    assert counts[1] == 0 and counts[0] in (0, 6)
 
 
 def test_attention_dropout_is_that_of_the_weights_or_what_is_set(weights):

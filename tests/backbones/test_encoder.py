@@ -13,7 +13,9 @@ from moeir.backbones.encoder import Encoder
 from moeir.backbones.layers import compile_layers, set_attention_dropout
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
+from moeir.mixtures.adapters import AdapterOptions, insert_adapters
 from tests.backbones.tiny_models import LENGTHS, is_close, make_pair, random_ids
+from tests.mixtures.test_adapters import draw_adapters
 
 
 @torch.no_grad()
@@ -53,12 +55,15 @@ def test_dropout_is_on_in_training_and_off_in_evaluation():
     assert torch.equal(encoder(tokens), encoder(tokens))
 
 
-@pytest.mark.parametrize("kind", ["plain", "prenorm"])
+@pytest.mark.parametrize("kind", ["plain", "prenorm", "adapters"])
 def test_compiled_layers_say_the_same_and_learn_the_same(kind):
     """Tests the traced graph; the kernels compiled for CUDA are compared on a real device."""
     torch.manual_seed(1)
     shape = EncoderConfig(61, 24, 2, 4, 40, positions=32, initializer_range=0.3, dropout=0.0, attention_dropout=0.0)
     encoder = Encoder(replace(shape, prenorm=PreNormConfig(windows=(None, 4), thetas=(10.0, 10.0))) if kind == "prenorm" else shape).train()
+    if kind == "adapters":
+        insert_adapters(encoder, AdapterOptions(2, adapter_maps=("query", "down")), ["global"])
+        draw_adapters(encoder)
     compiled = copy.deepcopy(encoder)
     compile_layers(compiled, backend="aot_eager")
     for batch in (PackedTokens.from_lists(random_ids(), "query"), PackedTokens.from_lists(random_ids()[:3], "query")):

@@ -159,7 +159,7 @@ def test_an_encoder_with_adapters_learns_what_its_merged_weights_would(name, tmp
     encoder = open_encoder(name, tmp_path).eval()
     insert_adapters(encoder, AdapterOptions(2, adapter_alpha=3.0), ["global"])
     merged = copy.deepcopy(draw_adapters(encoder).double())
-    merge_adapters(merged)
+    merge_adapters(merged, dtype=torch.float64)
     assert not list_adapters(merged)
     texts = PackedTokens.from_lists(theirs.random_ids(lengths=(5, 1, 9, 9)), "document")
     states, expected = encoder(texts), merged(texts)
@@ -176,6 +176,14 @@ def test_an_encoder_with_adapters_learns_what_its_merged_weights_would(name, tmp
                 differences.append(float((actual - 1.5 * formula).detach().abs().max()))
                 sizes.append(float(actual.abs().max()))
     assert max(differences) <= 5e-6 * max(sizes)
+
+
+def test_a_feedforward_that_is_taken_out_of_its_layer_keeps_its_names(tmp_path):
+    encoder = open_encoder("qwen3", tmp_path)
+    insert_routed_adapters(encoder, AdapterOptions(2), [0, 2], experts=3, one_gate=True, routing="token")
+    adapters = list_adapters(encoder)
+    assert list(adapters) == ["expert0", "expert1", "expert2"]
+    assert set(adapters["expert1"]) == {f"layers.{number}.mlp.{name}_proj" for number in (0, 2) for name in ("gate", "up", "down")}
 
 
 def test_maps_are_chosen_by_group_or_by_name(tmp_path):

@@ -62,6 +62,23 @@ def test_every_objective_trains_and_its_product_is_fine_tuned(objective, room, t
         run_moeir(*tuned, "--dtype", "float32", "--output", tmp_path / arch.split(":")[0])
 
 
+@pytest.mark.parametrize(("objective", "arch"), [("mlm", "dense"), ("cotmae", "dense"), ("mote", "mote")])
+def test_adapters_are_pretrained_on_a_frozen_encoder(objective, arch, room, tmp_path, tiny_model_with_head):
+    spec = f"{arch}:adapters=4" + (",head=true" if arch == "dense" else "")
+    run_moeir(*make_command(room, tiny_model_with_head, objective, tmp_path / "pre", "--arch", spec))
+    plain = weights_io.read_weights(tiny_model_with_head, weights_io.read_config(tiny_model_with_head))
+    state = open_checkpoint(tmp_path / "pre").architecture.encoder.state_dict()
+    frozen = [name for name in plain if not name.startswith("vocabulary_head.")]
+    assert len(frozen) > 60 and all(state[name].equal(plain[name]) for name in frozen)
+    assert all(state[name].any() for name in state if name.endswith(".up"))
+    towers = make_command(room, tiny_model_with_head, "mlm", tmp_path / "x", "--arch", "came:shared_layers=2,adapters=4")
+    result = run_in_process(*towers)
+    assert (
+        result.code == 2
+        and "came cannot be pre-trained as one encoder: its encoder has 2 of 4 layers, the rest are towers" in result.stderr
+    )
+
+
 def test_from_scratch_and_with_any_context(room, tmp_path, tiny_model):
     bytes_of = {}
     for context in ("mixed", "random", "nearby", "overlap"):

@@ -154,8 +154,9 @@ def test_processes_share_a_group_and_learn_what_one_does(learn, shop):
     assert "Objective `lce`, 4 steps" in card and "moeir rerank --model CHECKPOINT" in card
 
 
-def test_what_the_training_measures_is_what_rerank_and_evaluate_say(learn, shop, moeir, tmp_path):
-    checkpoint, results = learn(1, *dev_flags(shop), "--keep", "last")
+@pytest.mark.parametrize("arch", ["cross-encoder", "cross-encoder:adapters=4"])
+def test_what_the_training_measures_is_what_rerank_and_evaluate_say(arch, learn, shop, moeir, tmp_path):
+    checkpoint, results = learn(1, *dev_flags(shop), "--keep", "last", "--arch", arch)
     assert results[0]["code"] == 0, results
     flags = ("--run", shop / "dev.trec", "--queries", shop / "queries.tsv", "--corpus", shop / "documents.tsv", "--dtype", "float32")
     assert moeir("rerank", "--model", checkpoint, *flags, "--output", tmp_path / "out.trec").code == 0

@@ -191,11 +191,7 @@ def make_encoder(config: MutableMapping[str, Any], folder: Path, *, vocabulary_h
     if uses_transformers(config):
         encoder: Encoder = _import_transformers().make_transformers_encoder(config, folder, initialize=initialize)
         return encoder
-    return _make_own_encoder(parse_encoder_config(config, folder), config, folder, vocabulary_head=vocabulary_head)
-
-
-def _make_own_encoder(sizes: EncoderConfig, config: Mapping[str, Any], folder: Path, *, vocabulary_head: bool) -> Encoder:
-    encoder = Encoder(sizes, vocabulary_head=vocabulary_head)
+    encoder = Encoder(parse_encoder_config(config, folder), vocabulary_head=vocabulary_head)
     encoder.name_map = import_family(config, folder).NAMES
     return encoder
 
@@ -225,7 +221,8 @@ def read_encoder(
     encoder_config = parse_encoder_config(config, folder)
     check_sizes(folder, encoder_config, weights)
     with torch.device(device):
-        encoder = _make_own_encoder(encoder_config, config, folder, vocabulary_head=with_head)
+        encoder = Encoder(encoder_config, vocabulary_head=with_head)
+    encoder.name_map = names
     expected = encoder.state_dict()
     needed = [name for name in expected if has_head or not name.startswith("vocabulary_head.")]
     if missing := [names.to_hf(name, has_head=False) for name in needed if name not in weights]:

@@ -351,11 +351,9 @@ def set_attention_dropout(model: nn.Module, rate: float) -> None:
 def compile_layers(model: nn.Module, **options: Any) -> None:
     """Compile the parts of a layer before and after attention; `options` are those of `torch.compile`.
 
-    Attention itself is already a single kernel. Shapes are dynamic, since the number of tokens differs from batch to batch. Layers with
-    adapters, whose maps ask which expert runs, stay as they are.
+    Attention itself is already a single kernel. Shapes are dynamic, since the number of tokens differs from batch to batch.
     """
     compiled = {Attention: ("_project", "_add_and_norm"), FeedForward: ("transform",), GatedFeedForward: ("transform",)}
     for module in model.modules():
-        is_plain = all(is_plain_linear(part) for part in module.children() if isinstance(part, nn.Linear))
-        for name in compiled.get(type(module), ()) if is_plain else ():
+        for name in compiled.get(type(module), ()):
             setattr(module, name, torch.compile(getattr(module, name), dynamic=True, **options))

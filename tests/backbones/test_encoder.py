@@ -13,7 +13,7 @@ from moeir.backbones.encoder import Encoder
 from moeir.backbones.layers import compile_layers, set_attention_dropout
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
-from moeir.mixtures.adapters import AdapterOptions, insert_adapters
+from moeir.mixtures.adapters import AdapterOptions, insert_adapters, insert_routed_adapters
 from tests.backbones.tiny_models import LENGTHS, is_close, make_pair, random_ids
 from tests.mixtures.test_adapters import draw_adapters
 
@@ -55,7 +55,7 @@ def test_dropout_is_on_in_training_and_off_in_evaluation():
     assert torch.equal(encoder(tokens), encoder(tokens))
 
 
-@pytest.mark.parametrize("kind", ["plain", "prenorm", "adapters"])
+@pytest.mark.parametrize("kind", ["plain", "prenorm", "adapters", "roles"])
 def test_compiled_layers_say_the_same_and_learn_the_same(kind):
     """Tests the traced graph; the kernels compiled for CUDA are compared on a real device."""
     torch.manual_seed(1)
@@ -63,10 +63,12 @@ def test_compiled_layers_say_the_same_and_learn_the_same(kind):
     encoder = Encoder(replace(shape, prenorm=PreNormConfig(windows=(None, 4), thetas=(10.0, 10.0))) if kind == "prenorm" else shape).train()
     if kind == "adapters":
         insert_adapters(encoder, AdapterOptions(2, adapter_maps=("query", "down")), ["global"])
-        draw_adapters(encoder)
+    elif kind == "roles":
+        insert_routed_adapters(encoder, AdapterOptions(2), [0, 1], experts=2, one_gate=False, routing="role")
+    draw_adapters(encoder)
     compiled = copy.deepcopy(encoder)
     compile_layers(compiled, backend="aot_eager")
-    for batch in (PackedTokens.from_lists(random_ids(), "query"), PackedTokens.from_lists(random_ids()[:3], "query")):
+    for batch in (PackedTokens.from_lists(random_ids(), "query"), PackedTokens.from_lists(random_ids()[:3], "document")):
         results = []
         for one in (encoder, compiled):
             one.zero_grad()

@@ -45,6 +45,7 @@ TRAININGS: dict[str, tuple[str, str, float]] = {  # architecture, objective, dro
     "dense, no dropout": ("dense", "contrastive", 0.0),
     "came": ("came", "competitive", 0.1),
     "came, no dropout": ("came", "competitive", 0.0),
+    "came, adapters": ("came:adapters=16", "competitive", 0.1),
     "splade max": ("splade", FLOPS, 0.1),
     "splade max, no dropout": ("splade", FLOPS, 0.0),
     "splade sum": ("splade:pooling=sum", FLOPS, 0.1),

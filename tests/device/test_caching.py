@@ -39,7 +39,8 @@ def stepped(tiny_model_with_head, device, monkeypatch):
     return step
 
 
-@pytest.mark.parametrize("kind, precision", [("came", "float32"), ("colbert", "bfloat16"), ("taser", "bfloat16")])
+@pytest.mark.parametrize("kind, precision", [("came", "float32"), ("colbert", "bfloat16"), ("taser", "bfloat16"),
+                                             ("came, adapters", "bfloat16")])  # fmt: skip
 def test_parts_that_are_encoded_again_have_the_gradients_of_parts_that_are_kept(kind, precision, stepped, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(grad_cache, "_encode_recomputed", lambda encode, tokens: encode(tokens))
@@ -51,7 +52,10 @@ def test_parts_that_are_encoded_again_have_the_gradients_of_parts_that_are_kept(
         assert (cached[name] - one).abs().max() <= 1e-6 * largest + 1e-4 * one.abs().max(), name
 
 
-@pytest.mark.parametrize("kind, precision", [("came", "bfloat16"), ("taser", "float32")])
+RECOMPUTED = [("came", "bfloat16"), ("taser", "float32"), ("came, adapters", "bfloat16"), ("taser by token, adapters", "float32")]
+
+
+@pytest.mark.parametrize("kind, precision", RECOMPUTED)
 def test_recomputed_layers_change_no_bit(kind, precision, stepped):
     loss, facts, gradients = stepped(kind, precision=precision)
     again, others, recomputed = stepped(kind, recompute=True, precision=precision)

@@ -38,9 +38,13 @@ KINDS = {
     "sbmoe:experts=3,gate=random": "contrastive",
     "bge-m3:fresh_heads=true": "self-distillation:start=1,block=2",
     "cross-encoder": "lce",
+    f"{CAME},adapters=4,shared_adapters=2": COMPETITIVE,
+    "mote:adapters=4": FLOPS,
+    "taser:routing=token,gates=per_layer,gradient=pair,every=1,adapters=4,experts=3": BALANCED,
 }
 ROUTED = "taser:routing=token,every=1"
 KINDS_OF_HALF = {COLBERT: "contrastive", "mote": FLOPS, ROUTED: BALANCED, "sbmoe:experts=3": BALANCED, "cross-encoder": "lce"}
+KINDS_OF_HALF |= {f"{CAME},adapters=4": COMPETITIVE, f"{ROUTED},adapters=4,gate_input=block_input": BALANCED}
 
 
 @pytest.fixture(scope="module")

@@ -93,8 +93,10 @@ def test_recomputed_layers_change_no_byte(kind, stepped):
     assert all(torch.equal(recomputed[name], one) for name, one in gradients.items()) and recomputed.keys() == gradients.keys()
 
 
-def test_recomputed_routers_hold_no_graph(tiny_model_with_head):
-    checkpoint = build_checkpoint(tiny_model_with_head, "taser:routing=token,every=1", {"query_length": 12, "document_length": 24})
+@pytest.mark.parametrize("experts", ["expert_ln=true", "adapters=4"])
+def test_recomputed_routers_hold_no_graph(experts, tiny_model_with_head):
+    rules = {"query_length": 12, "document_length": 24}
+    checkpoint = build_checkpoint(tiny_model_with_head, f"taser:routing=token,every=1,{experts}", rules)
     model = checkpoint.architecture.train()
     model.set_gradient_checkpointing(True)
     encoded = model(checkpoint.tokenize(["owl hunts", "bat"], "query"))

@@ -91,6 +91,7 @@ SCENARIOS = {
     "mine-negatives": Scenario(("mine-negatives --run in/train.trec --qrels in/toy/train.qrels --output out/train.jsonl",)),
     "init": Scenario(("init --model in/tiny --arch came:shared_layers=2,local_dim=16 --output out/init",)),
     "finetune": Scenario((FINETUNE,)),
+    "finetune adapters": Scenario((FINETUNE.replace("--arch dense", "--arch came:shared_layers=1,local_dim=8,adapters=2"),)),
     "finetune with a cache": Scenario((f"{FINETUNE} --cache out/cache",)),
     "finetune over another": Scenario((f"{FINETUNE} --force",), (f"{FINETUNE} --learning-rate 0.01",), interrupted=True),
     "pretrain": Scenario((f"{PRETRAIN} --output out/pretrained",)),

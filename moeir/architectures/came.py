@@ -111,7 +111,7 @@ class Came(Architecture):
         return super().routers(side) | towers
 
     def encode_states(self, tokens: PackedTokens) -> dict[str, Tensor]:
-        return self.encode_states_of(tuple(self.towers), tokens)
+        return self.encode_states_of(self.experts, tokens)
 
     def encode_states_of(self, experts: Sequence[str], tokens: PackedTokens) -> dict[str, Tensor]:
         """The shared layers run once, then the tower of each expert; with private embeddings each embeds the tokens itself."""

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from moeir import variants
+from moeir.architectures import adapter_files
 from moeir.architectures.base import Architecture, EncoderOutput, concatenate_outputs
 from moeir.architectures.cross_encoder import PairTokenizer
 from moeir.architectures.input_config import InputConfig
@@ -27,6 +28,7 @@ from moeir.artifacts.unfinished import describe_unfinished
 from moeir.backbones.config import EncoderConfig
 from moeir.backbones.encoder import Encoder, pack_encoders
 from moeir.backbones.families import weights_io
+from moeir.backbones.layers import list_frozen
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.backbones.prefetch import map_batches
 from moeir.backbones.tokenizer import TextTokenizer
@@ -36,7 +38,6 @@ from moeir.errors import ArtifactError, UsageError
 from moeir.heads.pooling import PoolingHead
 from moeir.kernels.packed_linear import supports_packing
 from moeir.kernels.token_budget import split_by_tokens
-from moeir.mixtures.adapters import list_adapters
 from moeir.mixtures.embedding import EmbeddingMixture
 from moeir.mixtures.feedforward import has_learned_router
 from moeir.parsing import LARGEST_INTEGER, check_count, format_value
@@ -44,6 +45,7 @@ from moeir.records.texts import parse_string
 
 FORMAT_VERSION, MAX_SCALE = 1, 1e6
 METADATA_FILE = "moeir.json"
+TRAINED_FILE = "model.safetensors"  # with adapters: the weights of heads and routers, by their names in the architecture
 log = logging.getLogger(__name__)
 ONE_BATCH = RLock()  # of a model with a state, whatever thread runs it
 TOKENS_AT_ONCE = 2048  # of a batch on one thread: products of more rows are no faster, and leave the cache
@@ -73,6 +75,7 @@ class RetrievalModel:
     config: dict[str, Any]
     path: Path | None = None
     calibration: dict[str, float] = field(default_factory=dict)
+    trunk: adapter_files.Trunk | None = None  # the weights that its adapters belong to
     truncation: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter), init=False)
     is_packed: bool = field(default=False, init=False)  # whether its layers have their form for inference
 
@@ -257,10 +260,16 @@ class RetrievalModel:
         encoder also what sentence-transformers reads."""
         weights = {name.removeprefix("encoder."): value for name, value in self.architecture.state_dict().items()}
         compatible, file_names = self.architecture.is_hf_compatible, self.architecture.encoder.file_names
-        weights_io.write_model(folder, self.config, weights, hf_compatible=compatible, file_names=file_names)
+        is_dense = variants.parse_spec(self.spec).name == "dense" and self.architecture.document_encoder is None
+        if self.trunk is not None:
+            adapter_files.write_adapters(folder, self.architecture, self.trunk, at_root=is_dense)
+            left_out = list_frozen(self.architecture) | adapter_files.list_adapter_weights(self.architecture)
+            trained = {name: value for name, value in self.architecture.state_dict().items() if name not in left_out}
+            weights_io.write_tensors({name: value.detach().cpu().contiguous() for name, value in trained.items()}, folder / TRAINED_FILE)
+        else:
+            weights_io.write_model(folder, self.config, weights, hf_compatible=compatible, file_names=file_names)
         self.tokenizer.copy_files(folder, self.input_config.document_length if self.architecture.reads_pairs else None)
-        has_own_files = variants.parse_spec(self.spec).name == "dense" and self.architecture.document_encoder is None
-        if has_own_files and not list_adapters(self.architecture):
+        if is_dense:
             head = self.architecture.heads["global"]
             assert isinstance(head, PoolingHead)
             write_dense_files(folder, self.input_config, self.architecture.encoder.config.hidden, head, self.architecture.dimension)
@@ -273,6 +282,7 @@ class RetrievalModel:
             "parameters": self.architecture.parameter_count(),
         }
         is_own = self.calibration != self.architecture.fusion_weights
+        metadata |= {"trunk": self.trunk.to_dict(folder)} if self.trunk is not None else {}
         _write_metadata(folder, metadata | ({"calibration": self.calibration} if is_own else {}))
 
 
@@ -354,6 +364,8 @@ def open_checkpoint(folder: Path | str, device: str = "cpu") -> RetrievalModel:
 
 def load_with_spec(folder: Path, spec: str, input_config: InputConfig, device: str = "cpu") -> RetrievalModel:
     """Load a checkpoint under `spec`, which may differ from its own in options that have no weights; on `meta` only check it."""
+    if (entry := read_metadata(folder).get("trunk")) is not None:
+        return _load_adapters(folder, spec, input_config, entry, device)
     config, tokenizer = weights_io.read_config(folder), TextTokenizer(folder)
     read_on = "meta" if device == "meta" else "cpu"
     weights = weights_io.read_weights(folder, config, device=read_on)
@@ -377,6 +389,36 @@ def load_with_spec(folder: Path, spec: str, input_config: InputConfig, device: s
     weights_io.check_shapes(folder, expected, weights)
     architecture.load_state_dict({names[name]: value for name, value in weights.items()})
     return RetrievalModel(architecture.to(device), tokenizer, input_config, canonical_spec(spec), config)
+
+
+def _load_adapters(folder: Path, spec: str, input_config: InputConfig, entry: Mapping[str, Any], device: str) -> RetrievalModel:
+    """A checkpoint with adapters, over the trunk that `entry` names; on `meta` nothing is compared but names and sizes."""
+    is_meta = device == "meta"
+    trunk, trunk_folder = adapter_files.open_trunk(folder, entry, verify=not is_meta)
+    config, tokenizer = weights_io.read_config(trunk_folder), TextTokenizer(folder)
+    weights_io.choose_backbone(config, trunk.backbone)
+    read_on = "meta" if is_meta else "cpu"
+    encoder = weights_io.read_encoder(trunk_folder, vocabulary_head=True, config=config, device=read_on)
+    with torch.device(read_on):
+        architecture = build_architecture(spec, encoder, tokenizer.special_tokens)
+    left_out = list_frozen(architecture) | adapter_files.list_adapter_weights(architecture)
+    expected = {name: value for name, value in architecture.state_dict().items() if name not in left_out}
+    weights = (weights_io.read_header if is_meta else weights_io.read_tensors)(folder / TRAINED_FILE)
+    if differing := sorted(expected.keys() ^ weights.keys()):
+        raise ArtifactError(f"{folder}: its weights are not those of {spec} (first: {differing[0]}); start it from its base weights")
+    weights_io.check_shapes(folder, expected, weights)
+    architecture.load_state_dict(weights, strict=False)
+    if not is_meta:
+        is_dense = variants.parse_spec(spec).name == "dense" and architecture.document_encoder is None
+        adapter_files.read_adapters(folder, architecture, at_root=is_dense)
+        hold_trunk(architecture, trunk)
+    return RetrievalModel(architecture.to(device), tokenizer, input_config, canonical_spec(spec), config, trunk=trunk)
+
+
+def hold_trunk(architecture: Architecture, trunk: adapter_files.Trunk) -> None:
+    """Hold the frozen weights of an architecture in the dtype of its trunk; word embeddings that a vocabulary head reads stay float32."""
+    dtype = adapter_files.TRUNK_DTYPES[trunk.dtype]
+    adapter_files.hold_in_half(architecture, dtype, embeddings=architecture.encoder.vocabulary_head is None)
 
 
 def check_token_ids(folder: Path, tokenizer: TextTokenizer, config: EncoderConfig) -> None:

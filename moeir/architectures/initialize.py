@@ -11,20 +11,23 @@ import torch
 from torch import Tensor
 
 from moeir import variants
+from moeir.architectures import adapter_files
 from moeir.architectures.base import Architecture
 from moeir.architectures.checkpoint import (
     RetrievalModel,
     build_architecture,
     canonical_spec,
     check_token_ids,
+    hold_trunk,
     is_checkpoint,
     load_with_spec,
     read_metadata,
 )
 from moeir.architectures.cross_encoder import PairTokenizer
 from moeir.architectures.input_config import InputConfig
-from moeir.architectures.sentence_transformers_files import ACTIVATIONS, read_activation, read_folder_settings
+from moeir.architectures.sentence_transformers_files import ACTIVATIONS, find_tokenizer, read_activation, read_folder_settings
 from moeir.backbones.families import weights_io
+from moeir.backbones.layers import list_frozen
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.backbones.tokenizer import TextTokenizer
 from moeir.backbones.torch_files import read_torch_file
@@ -54,31 +57,35 @@ def build_checkpoint(
     random_weights: bool = False,
     backbone: str | None = None,
     lossy: bool = False,
+    trunk_dtype: str = "auto",
     device: str = "cpu",
 ) -> RetrievalModel:
     """A checkpoint from plain weights, or from a checkpoint under other options.
 
     `overrides` holds the fields of `InputConfig` set by the user; a missing vocabulary head is fitted on `texts`, if any.
     `random_weights` takes only the sizes and the tokenizer of a folder. `backbone` says whose layers run plain weights, moeir's or
-    transformers', None for those that moeir has. `lossy` leaves out what a checkpoint cannot keep, with a warning. On the device `meta` it
-    has no weights, and nothing is fitted.
+    transformers', None for those that moeir has. `lossy` leaves out what a checkpoint cannot keep, with a warning. `trunk_dtype` is that of
+    frozen weights under adapters, `auto` for that of their files. On the device `meta` it has no weights, and nothing is fitted.
     """
     head_files = {} if arch is None else variants.bind_variant("architectures", arch).func.head_files
     folder = weights_io.resolve_model(model, head_files.values())
-    options: dict[str, Any] = {"random_weights": random_weights, "backbone": backbone, "device": device}
+    options: dict[str, Any] = {"random_weights": random_weights, "backbone": backbone, "trunk_dtype": trunk_dtype, "device": device}
     if not is_checkpoint(folder):
         if arch is None:
             raise UsageError(f"{model}: plain weights; name an architecture: --arch came, dense, …; see: moeir variants architectures")
-        return _from_plain_weights(folder, arch, {}, overrides, texts, seed, lossy=lossy, **options)
+        return _from_plain_weights(model, folder, arch, {}, overrides, texts, seed, lossy=lossy, **options)
     metadata = read_metadata(folder)
     if "calibration" in metadata:
         log.info("%s: its calibration is left out: new weights need a new one; see moeir calibrate", model)
     old_spec, input_config = metadata["architecture"], InputConfig.from_dict(metadata["reading"], str(folder))
     same = arch is None or variants.parse_spec(arch).name == variants.parse_spec(old_spec).name
-    if weights_io.read_config(folder).get("model_type") != "moeir" and arch is not None:  # Hugging Face compatible files
+    is_compatible = "trunk" not in metadata and weights_io.read_config(folder).get("model_type") != "moeir"
+    if is_compatible and arch is not None:  # Hugging Face compatible files
         arch = _merge_specs(old_spec, arch) if same else arch
         fields = asdict(input_config)
-        return _from_plain_weights(folder, arch, fields, overrides, texts, seed, **options)
+        return _from_plain_weights(model, folder, arch, fields, overrides, texts, seed, **options)
+    if trunk_dtype != "auto":
+        raise UsageError(f"--trunk-dtype {trunk_dtype}: {model} keeps the one that it was trained with; leave it out")
     if same and not random_weights:
         opened = load_with_spec(folder, _merge_specs(old_spec, arch or old_spec), input_config, device)
         return replace(opened, input_config=_override_lengths(input_config, overrides, opened.architecture))
@@ -94,6 +101,7 @@ def check_options(
     random_weights: bool = False,
     backbone: str | None = None,
     lossy: bool = False,
+    trunk_dtype: str = "auto",
 ) -> RetrievalModel | None:
     """The checkpoint that `build_checkpoint` would make, without weights: raises what that would for wrong options, in a moment and without
     log lines. None for a name on the hub."""
@@ -103,7 +111,7 @@ def check_options(
     level = own_log.level
     own_log.setLevel(logging.ERROR)
     try:
-        options: dict[str, Any] = {"random_weights": random_weights, "backbone": backbone, "lossy": lossy}
+        options: dict[str, Any] = {"random_weights": random_weights, "backbone": backbone, "lossy": lossy, "trunk_dtype": trunk_dtype}
         return build_checkpoint(model, arch, overrides, **options, device="meta")
     finally:
         own_log.setLevel(level)
@@ -131,6 +139,7 @@ def _merge_specs(old: str, new: str) -> str:
 
 
 def _from_plain_weights(
+    model: Path,
     folder: Path,
     arch: str,
     fields: dict[str, Any],
@@ -140,14 +149,20 @@ def _from_plain_weights(
     *,
     random_weights: bool,
     backbone: str | None,
+    trunk_dtype: str,
     device: str,
     lossy: bool = False,
 ) -> RetrievalModel:
-    """`fields` are those of the `InputConfig` of a checkpoint, before the user's `overrides`."""
+    """`model` is what the user calls `folder`; `fields` are those of the `InputConfig` of a checkpoint, before the user's `overrides`."""
     torch.manual_seed(seed)
     name, requested = variants.parse_spec(arch).name, dict(variants.parse_spec(arch).options)
-    folder, folder_config, options, head_weights = read_folder_settings(folder, name, requested, lossy=lossy)
-    tokenizer, config = TextTokenizer(folder), weights_io.read_config(folder)
+    adapter, settings_folder, trunk_folder = None, folder, None
+    if adapter_files.is_adapter_folder(folder):
+        adapter = adapter_files.read_adapter(folder)
+        model, trunk_folder = Path(adapter.base), weights_io.resolve_model(Path(adapter.base), revision=adapter.revision)
+        arch = _merge_specs(arch, str(variants.Spec(name, tuple(adapter_files.describe_options(adapter).items()))))
+    folder, folder_config, options, head_weights = read_folder_settings(folder, name, requested, lossy=lossy, trunk=trunk_folder)
+    tokenizer, config = TextTokenizer(find_tokenizer(settings_folder, folder)), weights_io.read_config(folder)
     weights_io.choose_backbone(config, backbone)
     if name in ("dense", "splade", "colbert") and options.keys() <= dict(variants.parse_spec(canonical_spec(arch)).options).keys():
         arch = _merge_specs(str(variants.Spec(name, tuple(options.items()))), arch)
@@ -161,6 +176,9 @@ def _from_plain_weights(
     check_token_ids(folder, tokenizer, encoder.config)
     with torch.device(device):
         architecture = build_architecture(arch, encoder, tokenizer.special_tokens)
+    trunk = _open_trunk(architecture, model, folder, config, trunk_dtype, random_weights=random_weights)
+    if trunk is not None and adapter is not None:
+        adapter_files.copy_adapter(settings_folder, adapter, architecture, "global")
     _warn_of_first_token(folder, architecture)
     query, document = (min(length, encoder.config.positions) for length in architecture.default_lengths)
     default = replace(InputConfig(query_length=query, document_length=document), **folder_config)
@@ -172,22 +190,47 @@ def _from_plain_weights(
     if not random_weights:
         load_head_files(folder, architecture)
         _load_head_weights(folder, architecture, head_weights)
-    model = RetrievalModel(architecture, tokenizer, input_config, canonical_spec(arch), config)
+    model = RetrievalModel(architecture, tokenizer, input_config, canonical_spec(arch), config, trunk=trunk)
     if architecture.reads_pairs:
         PairTokenizer.from_architecture(tokenizer, input_config, architecture)  # raises for lengths that leave no room for a document
         return model
     if device == "meta":
         return model
+    has_head = random_weights or encoder.file_names is not None or weights_io.has_vocabulary_head(folder)
+    _fit_fresh_parts(model, texts, seed, fit_head=not has_head, fit_query_weights=random_weights or not head_weights)
+    return model
+
+
+def _fit_fresh_parts(model: RetrievalModel, texts: Sequence[str], seed: int, *, fit_head: bool, fit_query_weights: bool) -> None:
+    """Fit what plain weights do not have on texts: gates, the vocabulary head, the weights of tokens in queries."""
+    architecture = model.architecture
     routers = [router for router in architecture.routers().values() if isinstance(router, ExpertRouter)]
     if centred := [router for router in routers if router.gate_start == "centred"]:
-        _centre_gates(model, centred, list(texts) or _draw_vocabulary_texts(tokenizer, seed))
-    is_own, has_head = encoder.file_names is None, architecture.encoder.vocabulary_head is not None
-    if is_own and has_head and not random_weights and not weights_io.has_vocabulary_head(folder):
+        _centre_gates(model, centred, list(texts) or _draw_vocabulary_texts(model.tokenizer, seed))
+    if fit_head and architecture.encoder.vocabulary_head is not None:
         _fit_mlm_head(model, texts, seed)
     for head in architecture.heads.values():
-        if isinstance(head, LexicalHead) and head.query_weights is not None and (random_weights or not head_weights):
+        if isinstance(head, LexicalHead) and head.query_weights is not None and fit_query_weights:
             head.set_query_weights(_start_query_weights(model, texts))
-    return model
+
+
+def _open_trunk(
+    architecture: Architecture, model: Path, folder: Path, config: Mapping[str, Any], dtype: str, *, random_weights: bool
+) -> adapter_files.Trunk | None:
+    """The trunk under the adapters of an architecture, in whose dtype it is held from then on; None without adapters, or weights."""
+    frozen = list_frozen(architecture)
+    if not frozen and dtype != "auto":
+        raise UsageError(f"--trunk-dtype {dtype}: nothing is frozen; adapters=RANK in --arch freezes the trunk")
+    if frozen and random_weights:
+        raise UsageError("--from-scratch: adapters need trained weights under them; leave one of the two out")
+    if not frozen or architecture.encoder.embeddings.words.weight.is_meta:
+        return None
+    if dtype == "auto":
+        dtype = "bfloat16" if str(config.get("dtype") or config.get("torch_dtype")) == "bfloat16" else "float32"
+    backbone = "transformers" if weights_io.uses_transformers(config) else "moeir"
+    trunk = adapter_files.Trunk.from_folder(model, folder, backbone, dtype)
+    hold_trunk(architecture, trunk)
+    return trunk
 
 
 def _warn_of_first_token(folder: Path, architecture: Architecture) -> None:

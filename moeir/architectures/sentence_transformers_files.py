@@ -65,27 +65,29 @@ class FolderSettings(NamedTuple):
     weights: dict[str, Tensor]
 
 
-def read_folder_settings(folder: Path, arch: str, requested: Mapping[str, str], *, lossy: bool = False) -> FolderSettings:
+def read_folder_settings(
+    folder: Path, arch: str, requested: Mapping[str, str], *, lossy: bool = False, trunk: Path | None = None
+) -> FolderSettings:
     """The settings of a folder of foreign weights for an architecture.
 
     ArtifactError for what a checkpoint cannot keep, unless an option that is `requested` replaces it; a warning for each if `lossy`. A
-    folder without modules.json says nothing but the length of a cross-encoder's pairs.
+    folder without modules.json says nothing but the length of a cross-encoder's pairs. `trunk` has the weights of a folder with an adapter.
     """
     refuse = partial(_refuse, lossy)
     modules = _read_modules(folder, refuse)
     encoder = modules[0][1] if modules else folder
-    if (encoder / "adapter_config.json").is_file():
-        raise ArtifactError(f"{encoder}/adapter_config.json: weights of an adapter; merge them into their model (peft) and save that")
-    if not modules and not (arch == "cross-encoder" and has_classifier(folder)):
-        return FolderSettings(folder, {}, {}, {})
+    if trunk is None and (encoder / "adapter_config.json").is_file():
+        raise ArtifactError(f"{encoder}/adapter_config.json: weights of an adapter, below {folder}; merge them into their model (peft)")
+    if not modules and not (arch == "cross-encoder" and has_classifier(trunk or folder)):
+        return FolderSettings(trunk or folder, {}, {}, {})
     is_late = arch == "colbert" and (_is_pylate(_read_fields(folder / CONFIG_FILE)) or "MultiVectorMask" in dict(modules))
     config = _read_known(folder / CONFIG_FILE, refuse, *(["config", "pylate"] if is_late else ["config"]))
-    fields: dict[str, Any] = _read_lengths(encoder, arch, refuse)
+    fields: dict[str, Any] = _read_lengths(encoder, arch, refuse, trunk or encoder)
     prompts, default = config.get("prompts") or {}, config.get("default_prompt_name")
     if arch == "cross-encoder":
         if default and prompts.get(default):
             refuse(f"{folder}/{CONFIG_FILE}: moeir cannot keep the prompt {default!r} before every pair")
-        return FolderSettings(encoder, {"document_length": fields["document_length"]}, {}, {})
+        return FolderSettings(trunk or encoder, {"document_length": fields["document_length"]}, {}, {})
     fields |= _read_prompts(folder, prompts, default or "")
     options, weights = dict[str, str](), dict[str, Tensor]()
     if is_late:
@@ -96,11 +98,16 @@ def read_folder_settings(folder: Path, arch: str, requested: Mapping[str, str], 
         options = _read_one_vector(folder, modules, config, arch, requested, refuse)
         if arch == "dense" and "projections" not in requested and "Dense" in dict(modules):
             options["projections"], weights = _read_maps(modules, VECTOR, "heads.global.projections.{}.linear.", refuse)
-    tokenizer = TextTokenizer(encoder)
+    tokenizer = TextTokenizer(find_tokenizer(encoder, trunk or encoder))
     for prompt in (fields["query_prefix"], fields["document_prefix"], *fields["prompts"].values()):
         if token := next((token for number in tokenizer.special_ids if (token := tokenizer.id_to_token(number)) in prompt), ""):
             refuse(f"{folder}: the prompt {prompt!r} has the special token {token}, which moeir reads as text")
-    return FolderSettings(encoder, fields, options, weights)
+    return FolderSettings(trunk or encoder, fields, options, weights)
+
+
+def find_tokenizer(folder: Path, trunk: Path) -> Path:
+    """The folder with the tokenizer of an adapter: its own, or that of its trunk."""
+    return folder if (folder / "tokenizer.json").is_file() else trunk
 
 
 def _refuse(lossy: bool, message: str) -> None:
@@ -182,7 +189,7 @@ def _check_known(fields: Mapping[str, Any], source: str, refuse: Refuse, *kinds:
     return settings
 
 
-def _read_lengths(encoder: Path, arch: str, refuse: Refuse) -> dict[str, int]:
+def _read_lengths(encoder: Path, arch: str, refuse: Refuse, trunk: Path) -> dict[str, int]:
     """The maximum length of each side: that of the encoder's settings, else of its tokenizer, up to the encoder's positions."""
     settings, source = read_sentence_settings(encoder), f"{encoder}: the settings of its encoder"
     own = {key: settings[key] for key in settings if not (arch == "colbert" and key == "query_expansion")}
@@ -198,7 +205,7 @@ def _read_lengths(encoder: Path, arch: str, refuse: Refuse) -> dict[str, int]:
             refuse(f"{source}: each text becomes a message of a chat template; moeir reads it as it is")
     length = settings.get("max_seq_length") or arguments.get("model_max_length")
     if length is None:
-        positions = weights_io.parse_encoder_config(weights_io.read_config(encoder), encoder).positions
+        positions = weights_io.parse_encoder_config(weights_io.read_config(trunk), trunk).positions
         length = int(min(read_tokenizer_config(encoder).get("model_max_length") or positions, positions))
     return {f"{side}_length": settings.get(f"{side}_length") or length for side in SIDES}
 

@@ -314,6 +314,34 @@ class FrozenLinear(nn.Linear):
             return F.linear(inputs, self.weight, self.bias)
         return F.linear(inputs, self.weight.to(inputs.dtype), None if self.bias is None else self.bias.to(inputs.dtype))
 
+    def to_half(self, dtype: torch.dtype) -> None:
+        """Hold the weight, and the bias, in half precision."""
+        self.weight.data = self.weight.data.to(dtype)
+        if self.bias is not None:
+            self.bias.data = self.bias.data.to(dtype)
+
+
+class FrozenEmbedding(nn.Embedding):
+    """A table that does not train, in whatever dtype it is held; its rows are float32."""
+
+    def __init__(self, table: nn.Embedding) -> None:
+        nn.Module.__init__(self)
+        self.__dict__ |= {name: value for name, value in vars(table).items() if name not in vars(self)}
+        self.weight = table.weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """[...] -> [..., H]."""
+        return super().forward(ids).float()
+
+    def to_half(self, dtype: torch.dtype) -> None:
+        """Hold the table in half precision."""
+        self.weight.data = self.weight.data.to(dtype)
+
+
+def list_frozen(model: nn.Module) -> set[str]:
+    """Names of the weights that do not train, under every name that a weight has."""
+    return {name for name, weight in model.named_parameters(remove_duplicate=False) if not weight.requires_grad}
+
 
 def _pack_map(part: nn.Module, dtype: torch.dtype, activation: str | None = None) -> nn.Module:
     packed = pack_linear(part.weight, part.bias, dtype, activation)

@@ -50,6 +50,13 @@ class InputOptions(Stage):
         "Maximum tokens of a document, or of a pair [default: that of the weights, or 256; pair: 512].", None, group="Model"
     )
 
+    trunk_dtype: str = option(
+        "Of the frozen weights under adapters: float32, bfloat16 or auto, that of their files; kept in the checkpoint.",
+        "auto",
+        choices=("auto", "float32", "bfloat16"),
+        group="Model",
+    )
+
     def input_options(self) -> dict[str, Any]:
         """The prefixes, prompts and lengths that are given as flags."""
         prompts = {}

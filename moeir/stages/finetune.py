@@ -182,7 +182,7 @@ class Finetune(TrainingStage, InputOptions):
         objectives.validate_options(objective, self.negatives)
         if objective.keywords.get("permuted") and self.batch_size == 1:
             raise UsageError(f"--objective {self.objective}: a batch of one query has no other's shares; expected --batch-size 2 or more")
-        checkpoint = check_options(self.model, self.arch, self.input_options())
+        checkpoint = check_options(self.model, self.arch, self.input_options(), trunk_dtype=self.trunk_dtype)
         if checkpoint is not None:
             for name in self.query_prompt:
                 checkpoint.check_training_prompt(name)
@@ -257,7 +257,8 @@ class Finetune(TrainingStage, InputOptions):
         process_group = self.process_group()
         sampler, text_stream, dev_set = self.prepare()
         objective: Objective = variants.bind_variant("training.objectives", self.objective)
-        checkpoint = build_checkpoint(self.model, self.arch, self.input_options(), text_stream.first_documents, self.seed)
+        first, dtype = text_stream.first_documents, self.trunk_dtype
+        checkpoint = build_checkpoint(self.model, self.arch, self.input_options(), first, self.seed, trunk_dtype=dtype)
         for expert in self._set_temperature(checkpoint):
             scale = checkpoint.architecture.scales[expert]
             log.info("temperature %g: the cosines of the %s expert are scaled by %g", 1 / scale, expert, scale)

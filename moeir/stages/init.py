@@ -41,7 +41,7 @@ class Init(InputOptions):
         check_options(self.model, self._spec(), self.input_options(), **self._choices())
 
     def _choices(self) -> dict[str, Any]:
-        return {"random_weights": self.from_scratch, "backbone": self.backbone, "lossy": self.lossy}
+        return {"random_weights": self.from_scratch, "backbone": self.backbone, "lossy": self.lossy, "trunk_dtype": self.trunk_dtype}
 
     def _spec(self) -> str | None:
         """--arch, or with --dimension that of --arch or the checkpoint with this option."""

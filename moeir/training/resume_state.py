@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from moeir.artifacts import atomic_write, manifests
 from moeir.artifacts.unfinished import TRAINING_STATE
 from moeir.backbones.families.weights_io import read_tensors, write_tensors
+from moeir.backbones.layers import list_frozen
 from moeir.errors import ArtifactError
 
 STATE_FILE = TRAINING_STATE.name
@@ -64,7 +65,7 @@ def load_state(folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer)
     if not (folder / STATE_FILE).exists():
         return TrainingState(0, 0)
     state = _read_state(folder)
-    model.load_state_dict(read_tensors(folder / WEIGHTS_FILE))
+    _load_trained(folder / WEIGHTS_FILE, model)
     moments: dict[int, dict[str, Tensor]] = {}
     for key, value in read_tensors(folder / "optimiser.safetensors").items():
         number, name = key.split(".", 1)
@@ -83,7 +84,20 @@ def load_best(folder: Path, model: nn.Module, step: int) -> None:
     saved_step = _read_state(folder)["step"]
     if saved_step != step:
         raise ArtifactError(f"{folder}: holds the weights of step {saved_step}, step {step} was the best; start over with --force")
-    model.load_state_dict(read_tensors(folder / WEIGHTS_FILE))
+    _load_trained(folder / WEIGHTS_FILE, model)
+
+
+def _trained_weights(model: nn.Module) -> dict[str, Tensor]:
+    """The state of a model without weights that do not train."""
+    frozen = list_frozen(model)
+    return {name: value for name, value in model.state_dict().items() if name not in frozen}
+
+
+def _load_trained(file: Path, model: nn.Module) -> None:
+    weights = read_tensors(file)
+    if differing := sorted(weights.keys() ^ _trained_weights(model).keys()):
+        raise ArtifactError(f"{file}: not the weights that are trained (first: {differing[0]}); --force starts the training over")
+    model.load_state_dict(weights, strict=False)
 
 
 def _read_state(folder: Path) -> dict[str, Any]:
@@ -106,7 +120,7 @@ def _read_state(folder: Path) -> dict[str, Any]:
 def _replace_state(folder: Path, model: nn.Module, state: dict[str, Any], optimiser: torch.optim.Optimizer | None = None) -> None:
     temporary = folder.with_name(folder.name + ".new")
     atomic_write.make_folder(temporary)
-    write_tensors({name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}, temporary / WEIGHTS_FILE)
+    write_tensors({name: value.detach().cpu().contiguous() for name, value in _trained_weights(model).items()}, temporary / WEIGHTS_FILE)
     if optimiser is not None:
         states = optimiser.state_dict()["state"].items()
         moments = {f"{number}.{name}": value for number, values in states for name, value in values.items()}

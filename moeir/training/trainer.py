@@ -151,7 +151,7 @@ def train(
         trainer = _Trainer(task, schedule, optimiser, log_step, evaluator, process_group, torch.device(device), checkpoint)
         done = _train_steps(trainer, state, folder, log_every or (LOG_EVERY if trainer.device.type == "cuda" else 1))
     model.eval()
-    if not bool(torch.stack([parameter.isfinite().all() for parameter in model.parameters()]).all()):
+    if not bool(torch.stack([parameter.isfinite().all() for parameter in model.parameters() if parameter.requires_grad]).all()):
         raise MoeirError(f"step {done['step']}: the weights contain NaN or Inf; {LOWER_RATE_ADVICE}")
     counts = {"steps": done["step"], "examples": task.size, "last": {key: done[key] for key in done if key != "seconds"}}
     if evaluator is None:
@@ -241,7 +241,7 @@ class _Trainer:
             batch_metrics.append(metrics)
             tokens += read
         metrics = batch_metrics[0] if count == 1 else {name: sum(one[name] for one in batch_metrics) / count for name in batch_metrics[0]}
-        parameters = list(self.task.model.parameters())
+        parameters = [parameter for parameter in self.task.model.parameters() if parameter.requires_grad]
         self.process_group.all_reduce_gradients(parameters, f"the gradients of step {step + 1}")
         metrics = {**metrics, "gradient_norm": nn.utils.clip_grad_norm_(parameters, self.schedule.clip or math.inf)}
         for group in self.optimiser.param_groups:

@@ -179,7 +179,7 @@ REFUSED = {
     "no object": ("sentence_bert_config.json", {"config_args": [1]}, "config_args is [1]"),
     "expansion": ("sentence_bert_config.json", {"query_expansion": {"length": 32}}, "cannot keep query_expansion"),
     "arguments": ("sentence_bert_config.json", {"config_args": {"num_hidden_layers": 2}}, "cannot keep num_hidden_layers, 2"),
-    "an adapter": ("adapter_config.json", {"peft_type": "LORA"}, "weights of an adapter"),
+    "an adapter": ("adapter_config.json", {"peft_type": "LORA"}, "as PEFT writes them"),
     "cut at the start": ("tokenizer_config.json", {"truncation_side": "left"}, "truncation_side is 'left'"),
     "a path outside": ("modules.json", modules(("sentence_transformers.models.Transformer", "../x")), "a path in the folder"),
 }

@@ -32,7 +32,7 @@ SHARD_BYTES = 5_000_000_000  # of a weight file; larger models have several, and
 log = logging.getLogger(__name__)
 
 
-def resolve_model(model: Path, extra_files: Iterable[str] = ()) -> Path:
+def resolve_model(model: Path, extra_files: Iterable[str] = (), revision: str | None = None) -> Path:
     """The folder of a model: a path, or a name on the hub, downloaded or cached, with `extra_files` that no other model has.
 
     For a GGUF file, or a folder whose only weights are one, a temporary folder.
@@ -48,7 +48,7 @@ def resolve_model(model: Path, extra_files: Iterable[str] = ()) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(str(model), allow_patterns=["*.json", "*.txt", "*.safetensors", *extra_files]))
+        return Path(snapshot_download(str(model), revision=revision, allow_patterns=["*.json", "*.txt", "*.safetensors", *extra_files]))
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as problem:
         reason = str(problem).split("\n")[0]
         raise UsageError(f"{model}: not a folder, and it cannot be loaded from the hub ({reason}); expected a folder of weights") from None

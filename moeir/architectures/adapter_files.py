@@ -1,0 +1,198 @@
+"""Adapters on disk: for each expert a folder in PEFT's layout, and the trunk that they belong to, which is named, not copied."""
+
+import json
+import math
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+
+from moeir.artifacts import atomic_write, manifests
+from moeir.backbones.families import weights_io
+from moeir.backbones.json_fields import read_json_object
+from moeir.backbones.layers import FrozenEmbedding, FrozenLinear, is_plain_linear, list_frozen
+from moeir.errors import ArtifactError, UsageError
+from moeir.mixtures.adapters import AdaptedLinear
+
+FOLDER, CONFIG_FILE, WEIGHTS_FILE = "adapters", "adapter_config.json", "adapter_model.safetensors"
+TRUNK_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_WEIGHT = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
+_UNSUPPORTED = (  # of adapter_config.json: what changes the formula, if it is set
+    *("use_dora", "fan_in_fan_out", "modules_to_save", "rank_pattern", "alpha_pattern", "layer_replication", "lora_bias", "use_qalora"),
+    *("trainable_token_indices", "target_parameters", "arrow_config", "alora_invocation_tokens"),
+)
+
+
+@dataclass(frozen=True)
+class Trunk:
+    """The frozen weights of a checkpoint with adapters: a name on the hub and its `revision`, or the path of a folder; whose layers run it,
+    moeir's or transformers'; the dtype in which linear maps and embeddings are held; size and checksum of config.json and the weights."""
+
+    model: str
+    revision: str | None
+    backbone: str
+    dtype: str
+    files: Mapping[str, Mapping[str, Any]]
+
+    @classmethod
+    def from_folder(cls, model: Path, folder: Path, backbone: str, dtype: str) -> Self:
+        """The trunk that a user calls `model`, in its `folder`; UsageError if that is a temporary one, unpacked from a GGUF file."""
+        is_snapshot = folder.parent.name == "snapshots"
+        if not model.is_dir() and not is_snapshot:
+            command = f"moeir init --model {model} --arch dense --output FOLDER"
+            raise UsageError(f"{model}: adapters refer to a folder of weights; make one first: {command}")
+        name, revision = (str(model), folder.name) if is_snapshot else (str(folder.resolve()), None)
+        return cls(name, revision, backbone, dtype, _checksum_trunk(folder))
+
+    def to_dict(self, checkpoint: Path) -> dict[str, Any]:
+        """The entry of moeir.json; the path of a folder is relative to the checkpoint."""
+        product = atomic_write.final_path(checkpoint).resolve()
+        return asdict(self) | {"model": self.model if self.revision else os.path.relpath(self.model, product)}
+
+
+def _checksum_trunk(folder: Path) -> dict[str, dict[str, Any]]:
+    files = [folder / name for name in ("config.json", *weights_io.list_weight_files(folder))]
+    return {file.name: entry for file, entry in zip(files, manifests.compute_checksums(files), strict=True)}
+
+
+def open_trunk(checkpoint: Path, entry: Mapping[str, Any], *, verify: bool) -> tuple[Trunk, Path]:
+    """The trunk that moeir.json of a checkpoint names, and its folder; ArtifactError if it is gone or, to `verify`, another one."""
+    revision, expected = entry["revision"], entry["files"]
+    folder = Path(entry["model"]) if revision else (checkpoint / entry["model"]).resolve()
+    if revision:
+        folder = weights_io.resolve_model(folder, revision=revision)
+    elif not folder.is_dir():
+        raise ArtifactError(
+            f"{checkpoint}: the weights that its adapters belong to are gone; expected them, or a link to them, at {folder}"
+        )
+    found = _checksum_trunk(folder) if verify else expected
+    if changed := sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)):
+        raise ArtifactError(f"{folder}/{changed[0]}: not the file that the adapters of {checkpoint} were trained on; put that back")
+    return Trunk(**entry | {"model": entry["model"] if revision else str(folder)}), folder
+
+
+def hold_in_half(architecture: nn.Module, dtype: torch.dtype, *, embeddings: bool) -> None:
+    """Hold the frozen linear maps, and `embeddings`, in a dtype; what they give is in that of products, or float32."""
+    if dtype == torch.float32:
+        return
+    frozen = list_frozen(architecture)
+    for owner_name, owner in list(architecture.named_modules()):
+        for name, part in list(owner.named_children()):
+            if f"{owner_name}.{name}.weight".removeprefix(".") not in frozen:
+                continue
+            if is_plain_linear(part):
+                part = FrozenLinear(part)  # type: ignore[arg-type]
+            elif type(part) is nn.Embedding and embeddings:
+                part = FrozenEmbedding(part)
+            if isinstance(part, FrozenLinear | FrozenEmbedding):
+                part.to_half(dtype)
+                setattr(owner, name, part)
+
+
+def list_adapter_weights(architecture: nn.Module) -> set[str]:
+    """Names of the weights of adapters in the state of an architecture."""
+    adapted = [name for name, module in architecture.named_modules() if isinstance(module, AdaptedLinear)]
+    return {f"{name}.{part}" for name in adapted for part in ("down", "up")}
+
+
+def write_adapters(folder: Path, architecture: nn.Module, trunk: Trunk, *, at_root: bool) -> None:
+    """Write each expert's adapters as PEFT does, in adapters/EXPERT, or those of the only expert `at_root`."""
+    maps = [module for module in architecture.modules() if isinstance(module, AdaptedLinear)]
+    for expert in dict.fromkeys(expert for module in maps for expert in module.experts):
+        own = [(module, module.experts.index(expert)) for module in maps if expert in module.experts]
+        first, rank = own[0][0], own[0][0].down.shape[1]
+        config = {"peft_type": "LORA", "task_type": None, "base_model_name_or_path": trunk.model, "revision": trunk.revision}
+        config |= {"r": rank, "lora_alpha": first.scaling * rank, "lora_dropout": first.dropout.p, "bias": "none", "inference_mode": True}
+        config |= {"target_modules": sorted(module.path for module, _ in own), "fan_in_fan_out": False, "use_rslora": False}
+        target = folder if at_root else folder / FOLDER / expert
+        target.mkdir(parents=True, exist_ok=True)
+        (target / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        parts = {(module.path, "A"): module.down[number] for module, number in own}
+        parts |= {(module.path, "B"): module.up[number] for module, number in own}
+        weights = {f"base_model.model.{path}.lora_{part}.weight": value for (path, part), value in sorted(parts.items())}
+        weights_io.write_tensors({name: value.detach().cpu().contiguous() for name, value in weights.items()}, target / WEIGHTS_FILE)
+
+
+class PeftAdapter(NamedTuple):
+    """A folder in PEFT's layout: base model and revision, rank, the factor of its product, the rate of its dropout, and of each map, by its
+    name in transformers, A [r, K] and B [N, r]."""
+
+    base: str
+    revision: str | None
+    rank: int
+    scaling: float
+    dropout: float
+    weights: dict[str, tuple[Tensor, Tensor]]
+
+
+def is_adapter_folder(folder: Path) -> bool:
+    """Whether a folder holds an adapter in PEFT's layout."""
+    return (folder / CONFIG_FILE).is_file()
+
+
+def read_adapter(folder: Path) -> PeftAdapter:
+    """Read an adapter in PEFT's layout; ArtifactError for one with more than the low-rank update of linear maps."""
+    source = folder / CONFIG_FILE
+    config = read_json_object(source)
+    named = {name: config[name] for name in _UNSUPPORTED if config.get(name)}
+    named |= {name: config.get(name) for name, value in (("peft_type", "LORA"), ("bias", "none")) if config.get(name, value) != value}
+    if named:
+        name, value = next(iter(named.items()))
+        raise ArtifactError(f"{source}: {name} is {value!r}; moeir reads low-rank updates (LORA) alone, of linear maps, without biases")
+    rank, alpha, dropout, base = (config.get(name) for name in ("r", "lora_alpha", "lora_dropout", "base_model_name_or_path"))
+    if (
+        not isinstance(rank, int)
+        or rank < 1
+        or not all(isinstance(one, int | float) for one in (alpha, dropout))
+        or not isinstance(base, str)
+    ):
+        raise ArtifactError(f"{source}: expected r, lora_alpha, lora_dropout and base_model_name_or_path, as PEFT writes them")
+    parts: dict[str, dict[str, Tensor]] = {}
+    for name, value in weights_io.read_tensors(folder / WEIGHTS_FILE).items():
+        if (match := _WEIGHT.fullmatch(name)) is None:
+            raise ArtifactError(f"{folder / WEIGHTS_FILE}: {name} is not read; expected low-rank updates of linear maps alone")
+        parts.setdefault(match[1], {})[match[2]] = value.float()
+    for path, pair in parts.items():
+        if pair.keys() != {"A", "B"} or pair["A"].shape[0] != rank or pair["B"].shape[-1] != rank or pair["A"].ndim != 2:
+            raise ArtifactError(f"{folder / WEIGHTS_FILE}: {path}: expected A [{rank}, inputs] and B [outputs, {rank}]")
+    scaling = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
+    return PeftAdapter(base, config.get("revision"), rank, scaling, dropout, {path: (pair["A"], pair["B"]) for path, pair in parts.items()})
+
+
+@torch.no_grad()
+def copy_adapter(folder: Path, adapter: PeftAdapter, architecture: nn.Module, expert: str) -> None:
+    """Copy an adapter into those of an expert; ArtifactError unless it has the same maps, sizes and scale."""
+    modules = {part.path: part for part in architecture.modules() if isinstance(part, AdaptedLinear) and expert in part.experts}
+    if differing := sorted(modules.keys() ^ adapter.weights.keys()):
+        raise ArtifactError(f"{folder}: its maps are not those that the architecture adapts (first: {differing[0]})")
+    for path, module in modules.items():
+        number = module.experts.index(expert)
+        targets = {f"{path} A": module.down[number], f"{path} B": module.up[number]}
+        weights = dict(zip(targets, adapter.weights[path], strict=True))
+        weights_io.check_shapes(folder, targets, weights)
+        if not math.isclose(module.scaling, adapter.scaling, rel_tol=1e-6):
+            raise ArtifactError(
+                f"{folder}: lora_alpha / r is {adapter.scaling:g}; the architecture has adapter_alpha / adapters {module.scaling:g}"
+            )
+        for name, target in targets.items():
+            target.copy_(weights[name])
+
+
+def read_adapters(checkpoint: Path, architecture: nn.Module, *, at_root: bool) -> None:
+    """Copy the adapters of a checkpoint's experts into an architecture."""
+    experts = dict.fromkeys(expert for part in architecture.modules() if isinstance(part, AdaptedLinear) for expert in part.experts)
+    for expert in experts:
+        folder = checkpoint if at_root else checkpoint / FOLDER / expert
+        copy_adapter(folder, read_adapter(folder), architecture, expert)
+
+
+def describe_options(adapter: PeftAdapter) -> dict[str, str]:
+    """The options of an architecture that has the adapters of a folder; the maps are named by their last parts."""
+    maps = sorted({path.rpartition(".")[2] for path in adapter.weights})
+    options = {"adapters": str(adapter.rank), "adapter_alpha": f"{adapter.scaling * adapter.rank:g}", "adapter_maps": "+".join(maps)}
+    return options | ({"adapter_dropout": f"{adapter.dropout:g}"} if adapter.dropout else {})

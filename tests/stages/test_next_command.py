@@ -1,5 +1,7 @@
-"""What a stage logs at its end: what it made, a key figure, and the next command."""
+"""What a stage logs at its end: what it made, a key figure, and the next command, which is typed as it stands."""
 
+import json
+import re
 import shlex
 from pathlib import Path
 
@@ -7,6 +9,8 @@ import pytest
 
 from moeir import cli, settings
 from moeir.stages import base
+from tests.conftest import run_in_process
+from tests.test_docs import write_beir_folder
 
 FOLLOWED = [  # a stage, every one that makes something; what begins the next command, or None
     ("init --model tiny --arch dense --output ckpt", "encode --model ckpt --corpus CORPUS --output enc"),
@@ -66,6 +70,10 @@ FOLLOWED = [  # a stage, every one that makes something; what begins the next co
     ("rerank --model ce --run a.trec --queries q.tsv --corpus c.jsonl --output best.trec", "evaluate --run best.trec --qrels QRELS"),
     ("rerank --model m --run a.trec --dataset D --split dev --output r.trec", "evaluate --run r.trec --qrels D/qrels/dev.tsv"),
     (
+        "rerank --model m --train t.jsonl --queries q.tsv --corpus c.jsonl --output s.jsonl",
+        "finetune --model CHECKPOINT --train s.jsonl --queries q.tsv --corpus c.jsonl --objective kl --output finetuned",
+    ),
+    (
         "evaluate --run a.trec --run b.trec --qrels qrels --output table.txt",
         "report --run a.trec --run b.trec --qrels qrels --output report.html",
     ),
@@ -105,6 +113,50 @@ def test_the_next_command_has_the_paths_of_the_stage_and_is_valid(
     assert words.startswith(expected) if expected else not words
     if expected is not None:
         base.check_settings(parse(words))
+
+
+CHAINS = [  # first commands; what follows each is typed, and what follows that, until a kind of command follows another again
+    "init --model MODEL --arch came:shared_layers=2 --query-length 16 --document-length 32 --dataset D --output came",
+    "index --dataset D --engine bm25 --output bm25",
+    "pretrain --model MODEL --dataset D --document-length 32 --epochs 1 --output pre",
+    "finetune --model MODEL --arch cross-encoder --document-length 60 --train TRAIN --dataset D --epochs 1 --output reranker",
+    "generate-queries --model T5 --corpus D/corpus.jsonl --output generated.jsonl",
+    "search --index bm25 --dataset D --split train --output train.trec",
+    "mine-negatives --run train.trec --dataset D --method band:first=0,last=9 --output mined.jsonl",
+    "search --index idx --dataset D --split dev --output dev",
+    "calibrate --index idx --dataset D --split dev --output calibrated",
+    "calibrate --run a=dev/local.trec --run b=dev/global.trec --qrels D/qrels/dev.tsv --output weights.json",
+    "evaluate --run run.trec --dataset D --output table.txt",
+    "rerank --model reranker --train TRAIN --dataset D --split train --output teacher.jsonl",
+]
+FILES = {  # what stands in capitals in a next command
+    "TRAIN": "train.jsonl", "RUN": "run.trec", "CHECKPOINT": "came", "QUERIES": "D/queries.jsonl", "QRELS": "D/qrels/dev.tsv",
+    "CORPUS": "D/corpus.jsonl", "a=TEST-RUN": "a=dev/local.trec", "b=TEST-RUN": "b=dev/global.trec",
+}  # fmt: skip
+
+
+def test_every_next_command_runs_as_it_is_typed(
+    tiny_model_with_head: Path, t5_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two commands follow one another here if, and only if, they do so in the table above."""
+    monkeypatch.chdir(tmp_path)
+    write_beir_folder(Path("D"))
+    Path("train.jsonl").write_text(json.dumps({"query_id": "t1", "positive_ids": ["owl"], "negative_ids": ["bat", "bee"]}) + "\n")
+    files = FILES | {"MODEL": str(tiny_model_with_head), "T5": str(t5_model)}
+    typed = set[tuple[str, str]]()
+
+    for first in CHAINS:
+        words, is_new = shlex.split(first), True
+        while words:
+            words = [files.get(word, word) for word in words]
+            assert not any(re.fullmatch(r"[A-Z][A-Z-]+", word) for word in words), words
+            result = run_in_process(*words)
+            assert result.code == 0, (shlex.join(words), result.stderr)
+            following = [line.removeprefix("next: moeir ") for line in result.stderr.splitlines() if line.startswith("next: ")]
+            pairs = {(words[0], line.split()[0]) for line in following}
+            words, is_new = shlex.split(following[0]) if following and is_new else [], not pairs <= typed
+            typed |= pairs
+    assert typed == {(command.split()[0], expected.split()[0]) for command, expected in FOLLOWED if expected}
 
 
 def test_the_next_command_reads_the_texts_as_the_stage_did_and_writes_to_a_free_name(

@@ -8,7 +8,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("examples", "tests/benchmarks/results")
-LANGUAGES = {".sh": "bash", ".py": "python", ".yaml": "yaml", ".sbatch": "bash", ".md": ""}
+LANGUAGES = {".sh": "bash", ".py": "python", ".yaml": "yaml", ".sbatch": "bash", ".ipynb": "json", ".md": ""}
 LINK = re.compile(rf"\]\((?:\.\./)+((?:{'|'.join(FOLDERS)})/[\w./-]+)")
 
 

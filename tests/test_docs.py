@@ -2,15 +2,18 @@
 
 import configparser
 import json
+import math
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -265,6 +268,63 @@ def flags_of_package(package: str) -> list[str]:
 @pytest.mark.parametrize(("name", "content"), [(GENERATED[0], commands_page), (GENERATED[1], variants_page)])
 def test_the_pages_about_the_program_are_the_programs(name: str, content: Callable[[], str], check_golden: Callable[[str, str], None]):
     check_golden(str(DOCS / name), content())
+
+
+COPY_TOY_DATA = """\
+# the toy data of the repository, in a new folder; leave this cell out in a folder of your own five files
+import os
+import shutil
+import tempfile
+
+folder = tempfile.mkdtemp()
+shutil.copytree("../tests/toy", folder, dirs_exist_ok=True)
+os.chdir(folder)
+"""
+
+
+def write_notebook(page: str) -> str:
+    """The page on Python as a notebook, up to what needs more packages: its code as cells, its text between them."""
+    text = re.sub(r"\]\((?!http)([^)]+)\)", r"](../docs/\1)", page[: page.index("## PyTerrier")]).replace("../docs/../", "../")
+    cells = [COPY_TOY_DATA]
+    kinds = ["code"]
+    for number, part in enumerate(re.split(r"```python[^\n]*\n(.*?)```\n", text, flags=re.DOTALL)):
+        cells.append(part)
+        kinds.append("code" if number % 2 else "markdown")
+    order = [1, 0, *range(2, len(cells))]  # the title first
+    notebook = {
+        "cells": [
+            {"cell_type": kinds[number], "id": f"cell-{place}", "metadata": {}, "source": cells[number].strip().splitlines(keepends=True)}
+            | ({"execution_count": None, "outputs": []} if kinds[number] == "code" else {})
+            for place, number in enumerate(order)
+        ],
+        "metadata": {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}},
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
+    return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
+
+
+def test_the_notebook_is_the_page_on_python(check_golden: Callable[[str, str], None]):
+    check_golden(str(ROOT / "examples" / "python.ipynb"), write_notebook(TEXTS[DOCS / "python.md"]))
+
+
+def test_every_cell_of_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
+    """With tiny weights in place of BERT's twelve layers, as Jupyter would: cell by cell, in the notebook's folder."""
+    write_tiny_bert(tmp_path / "bert", head=True, layers=12, max_position_embeddings=512)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.chdir(ROOT / "examples")
+    notebook = json.loads(Path("python.ipynb").read_text(encoding="utf-8"))
+    sources = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert len(sources) == 4 and sum(source.count("bert-base-uncased") for source in sources) == 1
+    names: dict[str, Any] = {}
+    for source in sources:
+        exec(source.replace("bert-base-uncased", str(tmp_path / "bert")), names)
+    assert Path.cwd().parent == tmp_path and "nDCG@10" in capsys.readouterr().out
+    evaluation = names["evaluation"]
+    assert list(evaluation) == ["bm25", "came", "both"] and evaluation["bm25"]["nDCG@10"] > 0.9
+    assert all(math.isfinite(entry["p"]) for entry in evaluation.details["runs"]["both"]["all"].values())
+    assert len(names["run"]) == 6 and names["qrels"]["q1"] == {"owl": 1} and names["scores"].shape == (1, 1)
+    assert sorted(names["documents"].ids) == sorted(text.id for text in names["corpus"])
 
 
 def test_the_readme_is_short_and_in_its_order():

@@ -103,22 +103,6 @@ def test_encoder_output_is_a_mapping_of_its_experts(came_checkpoint: Path) -> No
     assert repr(encoded) == "EncoderOutput(2 texts, lexical sparse, local multivector, global dense)"
 
 
-def test_the_notebook_of_the_docs_trains_searches_and_evaluates(
-    tiny_model_with_head: Path, toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
-    script = re.search(r"```python title=\"notebook.py\"\n(.*?)```", page, re.DOTALL)
-    assert script is not None and len([line for line in script[1].splitlines() if line.strip()]) <= 25
-    for name in ("corpus.jsonl", "train-queries.jsonl", "test-queries.tsv", "train.qrels", "test-qrels.tsv"):
-        (tmp_path / name).write_bytes((toy / name).read_bytes())
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {}
-    exec(script[1].replace("bert-base-uncased", str(tiny_model_with_head)).replace("shared_layers=10", "shared_layers=2"), names)
-    evaluation = names["evaluation"]
-    assert list(evaluation) == ["bm25", "came", "both"] and evaluation["bm25"]["nDCG@10"] > 0.9
-    assert all(np.isfinite(entry["p"]) for entry in evaluation.details["runs"]["both"]["all"].values())
-
-
 def test_every_public_name_is_there_and_no_other() -> None:
     assert set(dir(moeir)) == set(moeir.__all__)
     assert all(getattr(moeir, name) for name in moeir.__all__)

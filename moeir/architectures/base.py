@@ -35,14 +35,14 @@ class EncoderOutput(ByExpert):
 
     `routing` has an entry for each learned router (`layer2`, … for routed feed-forward experts, `gate` for a block over a pooled
     vector). `summed_experts` maps the name of a score that is trained as one to the experts whose scores it adds; if it is empty, each
-    expert is trained on its own score. `own_terms` names experts whose terms are the tokens of a text, so that no FLOPS regulariser has to
+    expert is trained on its own score. `token_terms` names experts whose terms are the tokens of a text, so that no FLOPS regulariser has to
     keep them few.
     """
 
     representations: dict[str, Representation]
     routing: dict[str, RouterOutput] = field(default_factory=dict)
     summed_experts: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    own_terms: tuple[str, ...] = ()
+    token_terms: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"EncoderOutput({self.summary})"
@@ -114,7 +114,7 @@ class Architecture(nn.Module):
         self.dimension: int | None = None  # of the dense expert's vectors, if it is less than all that the head gives
         self.token_experts: tuple[str, ...] = ()  # those that read the tokens of a query alone, without the encoder
         self.summed_experts: dict[str, tuple[str, ...]] = {}  # scores that are trained as one, each with its experts
-        self.own_terms: tuple[str, ...] = ()  # experts whose terms are the tokens of a text
+        self.token_terms: tuple[str, ...] = ()  # experts whose terms are the tokens of a text
         self.markers = self.augmentation = False
 
     @property
@@ -213,7 +213,7 @@ class Architecture(nn.Module):
             representation, scale = self.apply_head(expert, states.get(expert), ordered), self.scales.get(expert, 1.0)
             representations[expert] = representation.scale(scale) if tokens.side == "query" and scale != 1.0 else representation
         summed_experts = self.summed_experts if experts is None else {}
-        encoded = EncoderOutput(representations, self._take_routing(tokens.side), summed_experts, self.own_terms)
+        encoded = EncoderOutput(representations, self._take_routing(tokens.side), summed_experts, self.token_terms)
         return encoded if ordered.order is None else encoded.select(ordered.order, permutation=True)
 
     def truncate_and_mark(self, texts: list[list[int]], side: str, length: int) -> tuple[list[list[int]], list[int] | None]:

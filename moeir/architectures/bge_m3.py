@@ -52,7 +52,7 @@ class BgeM3(Architecture):
             raise UsageError(f"bge-m3:experts={'+'.join(experts)}: expected some of {'+'.join(heads)}, each once")
         self.heads.update({name: head() for name, head in heads.items() if name in experts})
         self.head_files = {} if fresh_heads else {name: file for name, file in self.head_files.items() if name in experts}
-        self.scales, self.own_terms = dict.fromkeys(self.heads, scale), ("lexical",)
+        self.scales, self.token_terms = dict.fromkeys(self.heads, scale), ("lexical",)
         weights = {"global": global_weight, "lexical": lexical_weight, "local": local_weight}
         self.fusion_weights = {name: weights[name] for name in self.heads}
         for name, weight in weights.items():

@@ -437,7 +437,7 @@ def build_architecture(spec: str, encoder: Encoder, special_tokens: SpecialToken
     if not architecture.heads and not architecture.reads_pairs:
         raise UsageError(f"{spec}: has no expert; expected a module in `heads` for each")
     kinds = architecture.representation_kinds
-    if encoder.vocabulary_head is None and any(kinds[name] == "sparse" and name not in architecture.own_terms for name in kinds):
+    if encoder.vocabulary_head is None and any(kinds[name] == "sparse" and name not in architecture.token_terms for name in kinds):
         reason = "its lexical expert needs a vocabulary head, which these weights lack"
         raise UsageError(f"{spec}: {reason}; use an architecture, or experts, without one")
     for expert, scale in architecture.scales.items():

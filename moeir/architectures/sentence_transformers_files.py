@@ -73,7 +73,7 @@ def read_folder_settings(
     ArtifactError for what a checkpoint cannot keep, unless an option that is `requested` replaces it; a warning for each if `lossy`. A
     folder without modules.json says nothing but the length of a cross-encoder's pairs. `trunk` has the weights of a folder with an adapter.
     """
-    refuse = partial(_refuse, lossy)
+    refuse = partial(_refuse_or_warn, lossy)
     modules = _read_modules(folder, refuse)
     encoder = modules[0][1] if modules else folder
     if trunk is None and (encoder / "adapter_config.json").is_file():
@@ -110,7 +110,7 @@ def find_tokenizer(folder: Path, trunk: Path) -> Path:
     return folder if (folder / "tokenizer.json").is_file() else trunk
 
 
-def _refuse(lossy: bool, message: str) -> None:
+def _refuse_or_warn(lossy: bool, message: str) -> None:
     """ArtifactError for what cannot be kept, or a warning."""
     if not lossy:
         raise ArtifactError(f"{message}; {ADVICE}")

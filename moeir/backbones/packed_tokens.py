@@ -106,6 +106,11 @@ class PackedTokens(TensorFields):
         """The boundaries of the texts, for attention."""
         return PackedLayout(self.lengths, self.starts, self.no_attend_mask, self.precomputed_keys)
 
+    @cached_property
+    def layer_calls(self) -> list[Any]:
+        """What the embeddings of a model of transformers leave for its layers: the states, arguments and options of each call."""
+        return []
+
     def text_indices(self) -> Tensor:
         """[T] the index of each token's text."""
         return self.layout.text_indices

@@ -27,7 +27,7 @@ from moeir.kernels.attention import PackedLayout, banded_attention
 ATTENTION = "moeir_packed"  # the name of our function among those of transformers
 FEEDFORWARDS = ("mlp", "feed_forward", "ffn")  # a layer's names for a feed-forward without residual and normalisation
 UNSUPPORTED = ("softcap", "s_aux", "position_bias", "head_mask")  # arguments of attention functions that change the formula
-_running: ContextVar[tuple["TransformersLayer", PackedTokens, Tensor]] = ContextVar("layer, tokens and input of the running layer")
+_running: ContextVar["LayerRun"] = ContextVar("the layer that runs")
 
 
 class NotPackableError(Exception):
@@ -72,7 +72,7 @@ def packed_attention(
     if moeir_dropout is not None:
         dropout = moeir_dropout if module.training else 0.0
     query, key, value = (part[0].transpose(0, 1).to(value.dtype) for part in (query, key, value))
-    moeir_layout.count_attention()
+    _running.get().attention_calls += 1
     return banded_attention(query, key, value, moeir_layout, reach, dropout, scaling)[None], None
 
 
@@ -89,13 +89,23 @@ class LayerPlaceholder(nn.Module):
         return hidden_states
 
 
+@dataclass
+class LayerRun:
+    """What the placeholder and the attention of a running layer ask for: the layer, the batch, the states that it got, and a count."""
+
+    layer: "TransformersLayer"
+    tokens: PackedTokens
+    states: Tensor
+    attention_calls: int = 0
+
+
 class FeedForwardPlaceholder(nn.Module):
     """Stands for a layer's feed-forward in its layer of transformers, where the encoder's layer has it, or experts in its place."""
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        layer, tokens, layer_input = _running.get()
-        with layer.route("ffn_input", hidden_states[0], tokens, layer_input):
-            output: Tensor = layer.feedforward(hidden_states[0], tokens, layer_input)
+        run = _running.get()
+        with run.layer.route("ffn_input", hidden_states[0], run.tokens, run.states):
+            output: Tensor = run.layer.feedforward(hidden_states[0], run.tokens, run.states)
         return output[None]
 
 
@@ -144,14 +154,16 @@ class TransformersLayer(Layer):
             setattr(self.module, name, FeedForwardPlaceholder())
 
     def forward(self, states: Tensor, tokens: PackedTokens, layout: PackedLayout) -> Tensor:
-        _, arguments, options = layout.layer_calls[self.number]
-        token = _running.set((self, tokens, states))
+        _, arguments, options = tokens.layer_calls[self.number]
+        token = _running.set(run := LayerRun(self, tokens, states))
         try:
             extra = {"moeir_layout": layout, "moeir_dropout": self.attention_dropout}
             with self.route("block_input", states, tokens, states):
                 output = self.module(states[None], *arguments, **options, **extra)
         finally:
             _running.reset(token)
+        if run.attention_calls != 1:
+            raise NotPackableError(f"layer {self.number + 1} does not call the attention that is registered")
         if not isinstance(output, Tensor) or output.shape[:2] != (1, len(states)):
             raise NotPackableError("its layers return more than states")
         closed: Tensor = output[0] if self.closing is None else self.closing(output)[0]
@@ -175,12 +187,12 @@ class TransformersEmbeddings(nn.Module):
 
     def forward(self, tokens: PackedTokens) -> Tensor:
         """[T, H]; notes the arguments of the layers for this batch."""
-        calls: list[Any] = []
-        segments = {}
+        calls, segments = list[Any](), {}
         if self.reads_segments:
             segments = {"token_type_ids": (torch.zeros_like(tokens.ids) if tokens.segments is None else tokens.segments)[None]}
-        self.model(tokens.ids[None], position_ids=tokens.positions()[None] + self.first_position, moeir_calls=calls, **segments)
-        tokens.layout.note_layer_calls(calls)
+        positions = tokens.positions()[None] + self.first_position
+        self.model(tokens.ids[None], position_ids=positions, moeir_calls=calls, **segments)
+        tokens.layer_calls[:] = calls
         states: Tensor = calls[0][0][0]
         return states
 
@@ -200,14 +212,14 @@ class TransformersEmbeddings(nn.Module):
         return torch.cat(outputs)
 
 
-class GivenStates(nn.Module):
+class StatesModel(nn.Module):
     """Stands for a model in its class with a head: its states are those given as `inputs_embeds`."""
 
-    def forward(self, *arguments: Any, inputs_embeds: Tensor, **options: Any) -> "_Output":
-        return _Output(inputs_embeds)
+    def forward(self, *arguments: Any, inputs_embeds: Tensor, **options: Any) -> "StatesOutput":
+        return StatesOutput(inputs_embeds)
 
 
-class _Output:
+class StatesOutput:
     """The output of a model of transformers, of whatever class: its states, and None for all else."""
 
     def __init__(self, states: Tensor) -> None:
@@ -296,7 +308,7 @@ class TransformersEncoder(Encoder):
             for hook in hooks:
                 hook.remove()
         is_chain = len(outputs) == 2 and outputs[0].data_ptr() == outputs[1].data_ptr() and outputs[0].shape == outputs[1].shape
-        if not is_chain or len(tokens.layout.layer_calls) != self.config.layers:
+        if not is_chain or len(tokens.layer_calls) != self.config.layers:
             raise NotPackableError("it does more between or after its layers than to call modules one by one")
         return names, outputs[0].shape[-1]
 

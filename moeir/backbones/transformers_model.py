@@ -30,8 +30,8 @@ from moeir.backbones.families.weights_io import BACKBONE_KEY, FAMILIES, check_sh
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.backbones.transformers_encoder import (
     ATTENTION,
-    GivenStates,
     NotPackableError,
+    StatesModel,
     TransformersConfig,
     TransformersEncoder,
     TransformersHead,
@@ -101,9 +101,12 @@ def parse_config(config: Mapping[str, Any], folder: Path) -> TransformersConfig:
     """The sizes of a folder's model."""
     model = read_model_config(config, folder)
     with refuse_transformers_errors(f"{folder}/config.json"):
-        packed = config.get(BACKBONE_KEY, {}).get("packed")
+        noted = config.get(BACKBONE_KEY, {})
+        packed = noted.get("packed")
         if not isinstance(packed, bool | None):
             raise ArtifactError(f"{folder}/config.json: {BACKBONE_KEY}: packed is {packed!r}; expected true or false")
+        if packed and noted.get("transformers") != transformers.__version__:
+            packed = None  # another version may have changed a layer: probed again
         numbers = {name: getattr(model, name, None) for name in ("max_position_embeddings", "n_positions", "intermediate_size", "d_ff")}
         epsilons = (getattr(model, name, None) for name in ("layer_norm_eps", "rms_norm_eps", "norm_eps"))
         positions = (numbers["max_position_embeddings"] or numbers["n_positions"] or LONGEST_PROBE) - find_first_position(model)
@@ -134,8 +137,9 @@ _temporary_folders = list[TemporaryDirectory[str]]()  # removed when the process
 
 
 @cache
-def unpack_gguf(file: Path) -> Path:
-    """A temporary folder with the configuration and the tokenizer in a GGUF file, and a link to it; UsageError without its packages."""
+def unpack_gguf(file: Path, identity: object) -> Path:
+    """A temporary folder with the configuration and the tokenizer in a GGUF file, and a link to it, made once for a file of this identity;
+    UsageError without its packages."""
     if missing := [name for name in ("gguf", "accelerate") if find_spec(name) is None]:
         raise UsageError(f"{file}: reading GGUF needs {' and '.join(missing)}: pip install 'moeir[gguf]'")
     _temporary_folders.append(TemporaryDirectory(prefix="moeir-gguf-"))
@@ -158,12 +162,13 @@ def _remove_foreign_tokens(path: Path, vocabulary: int) -> None:
 
 def make_transformers_encoder(config: MutableMapping[str, Any], folder: Path, *, initialize: bool = False) -> TransformersEncoder:
     """An encoder of a folder's sizes, without values of its weights, or with random ones; with a vocabulary head if its kind has one."""
-    parse_config(config, folder)  # raises for sizes without bounds before anything has them
+    sizes = parse_config(config, folder)  # raises for sizes without bounds before anything has them
     model_config = read_model_config(config, folder)
-    with nullcontext() if initialize else no_init_weights(), refuse_transformers_errors(f"{folder}/config.json"):
+    probe = initialize or (sizes.packed is None and torch.get_default_device().type != "meta")  # on random weights
+    with nullcontext() if probe else no_init_weights(), refuse_transformers_errors(f"{folder}/config.json"):
         model = choose_class(model_config)(model_config)
         model.tie_weights()
-    return _wrap(model, config, folder, has_head=True, probe=initialize)
+    return _build_encoder(model, config, folder, has_head=True, probe=probe)
 
 
 def read_transformers_sizes(folder: Path, config: MutableMapping[str, Any]) -> TransformersEncoder:
@@ -202,7 +207,7 @@ def read_transformers_encoder(folder: Path, config: MutableMapping[str, Any]) ->
     if whole := sorted(name for name, one in header.items() if name.removeprefix(own) in bare and not one.is_floating_point()):
         raise ArtifactError(f"{folder}: {whole[0]} holds whole numbers; moeir reads weights that are not quantised")
     check_shapes(folder, parameters, parameters)
-    return _wrap(model, config, folder, has_head=has_head, probe=True)
+    return _build_encoder(model, config, folder, has_head=has_head, probe=True)
 
 
 def _check_loading(folder: Path, model: PreTrainedModel, loading: Mapping[str, Any]) -> bool:
@@ -220,16 +225,19 @@ def _check_loading(folder: Path, model: PreTrainedModel, loading: Mapping[str, A
     return not missing
 
 
-def _wrap(model: PreTrainedModel, config: MutableMapping[str, Any], folder: Path, *, has_head: bool, probe: bool) -> TransformersEncoder:
+def _build_encoder(
+    model: PreTrainedModel, config: MutableMapping[str, Any], folder: Path, *, has_head: bool, probe: bool
+) -> TransformersEncoder:
     """An encoder over a model, cut into layers if the probe allows it."""
     names = {id(tensor): name for name, tensor in reversed(model.state_dict(keep_vars=True).items())}  # of a tied weight the first
     base, sizes = model.base_model, parse_config(config, folder)
     _register_once(base)
     is_causal = getattr(base.config, "is_causal", True) and any(vars(part).get("is_causal") for part in base.modules())
     head = _take_head(model, base) if has_head and base is not model else None
-    encoder = _cut(base, sizes, probe=probe)
+    encoder = _cut_into_layers(base, sizes, probe=probe)
     encoder.vocabulary_head, encoder.is_causal = head, is_causal
-    config[BACKBONE_KEY] = dict(config.get(BACKBONE_KEY, {})) | ({} if encoder.config.packed is None else {"packed": encoder.config.packed})
+    noted = {} if encoder.config.packed is None else {"packed": encoder.config.packed, "transformers": transformers.__version__}
+    config[BACKBONE_KEY] = dict(config.get(BACKBONE_KEY, {})) | noted
     encoder.file_names = {own: names[id(tensor)] for own, tensor in encoder.state_dict(keep_vars=True).items()}
     return encoder
 
@@ -253,7 +261,7 @@ def _take_head(model: PreTrainedModel, base: PreTrainedModel) -> TransformersHea
     name = next(name for name, module in model.named_modules() if module is decoder)
     owner, _, own_name = name.rpartition(".")
     setattr(model.get_submodule(owner), own_name, nn.Identity())
-    setattr(model, model.base_model_prefix, GivenStates())
+    setattr(model, model.base_model_prefix, StatesModel())
     for module in model.modules():
         for parameter_name, parameter in module._parameters.items():
             if parameter is decoder.bias:
@@ -269,7 +277,7 @@ def _take_head(model: PreTrainedModel, base: PreTrainedModel) -> TransformersHea
     return head if width == decoder.weight.shape[1] else None
 
 
-def _cut(base: PreTrainedModel, sizes: TransformersConfig, *, probe: bool) -> TransformersEncoder:
+def _cut_into_layers(base: PreTrainedModel, sizes: TransformersConfig, *, probe: bool) -> TransformersEncoder:
     """Cut a model into layers, unless it is known or found that packed texts do not stay apart in it."""
     first, own_attention = find_first_position(base.config), base.config._attn_implementation
     on_meta = base.device.type == "meta"
@@ -340,10 +348,8 @@ def check_packing(encoder: TransformersEncoder, expected: list[Tensor], own_atte
     model = encoder.embeddings.model
     tokens = _pack(draw_probe_texts(encoder.config), model.device)
     states = encoder.embeddings(tokens)
-    for number, layer in enumerate(encoder.layers, 1):
+    for layer in encoder.layers:
         states = layer(states, tokens, tokens.layout)
-        if tokens.layout.attention_count != number:
-            raise NotPackableError(f"layer {number} does not call the attention that is registered")
     for actual, alone in zip(states.split(PROBE_LENGTHS), expected, strict=True):
         _check_close(actual, alone, PROBE_TOLERANCE)
     window, limit = max(find_windows(model.config)), find_rotary_limit(model.config)
@@ -370,7 +376,7 @@ def _check_arguments(encoder: TransformersEncoder, length: int) -> None:
     for texts in ([short], [long, short]):
         tokens = _pack(texts, encoder.embeddings.model.device)
         encoder.embeddings(tokens)
-        calls.append([part for call in tokens.layout.layer_calls for part in tree_leaves(call) if isinstance(part, Tensor)])
+        calls.append([part for call in tokens.layer_calls for part in tree_leaves(call) if isinstance(part, Tensor)])
     for alone, together in zip(*calls, strict=True):
         _check_close(together[:, -len(short) :].float(), alone.float(), LAYER_TOLERANCE)
 
@@ -388,7 +394,7 @@ def _check_windows(encoder: TransformersEncoder, length: int, own_attention: str
     layers = [encoder.layers[kinds.index(kind)] for kind in dict.fromkeys(kinds)]
     expected = []
     for layer in layers:
-        _, arguments, options = alone.layout.layer_calls[layer.number]
+        _, arguments, options = alone.layer_calls[layer.number]
         expected.append(layer.module(states[None], *arguments, **options)[0])
     model.set_attn_implementation(ATTENTION)
     for layer, output in zip(layers, expected, strict=True):

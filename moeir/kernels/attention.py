@@ -118,23 +118,6 @@ class PackedLayout:
             lambda: additive_mask(_attention_mask(attended, attended.shape[1], band, attended.device), dtype),
         )
 
-    @property
-    def layer_calls(self) -> list[Any]:
-        """What the layers of a model of transformers are called with for these texts: states, arguments and options of each."""
-        calls: list[Any] = self._cache["layer calls"]
-        return calls
-
-    def note_layer_calls(self, calls: list[Any]) -> None:
-        self._cache["layer calls"] = calls
-
-    @property
-    def attention_count(self) -> int:
-        """How often a model of transformers has called our attention over these texts."""
-        return int(self._cache.get("attentions", 0))
-
-    def count_attention(self) -> None:
-        self._cache["attentions"] = self.attention_count + 1
-
     def _cached(self, key: object, compute: Callable[[], Value]) -> Value:
         if key not in self._cache:
             self._cache[key] = compute()

@@ -123,7 +123,7 @@ class RegularizerWeights:
         facts: StepMetrics = {}
         ramp_factor = quadratic_ramp(step, self.flops_ramp)
         for name in queries.representations:
-            is_free = name in queries.own_terms or any(name in group and len(group) > 1 for group in queries.score_groups.values())
+            is_free = name in queries.token_terms or any(name in group and len(group) > 1 for group in queries.score_groups.values())
             for side, texts, option in (("query", queries[name], self.flops_query), ("document", documents[name], self.flops_document)):
                 if (usage := texts.term_usage()) is None:
                     continue

@@ -328,21 +328,56 @@ def test_heads_of_other_tasks_are_neither_missing_nor_left_over(weights, tmp_pat
 def test_a_checkpoint_that_was_not_probed_is_probed_when_it_is_opened(weights, tmp_path, caplog):
     build_checkpoint(weights("lfm2"), "dense", RULES).save(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
-    assert config.pop("moeir_backbone") == {"packed": False}
+    assert config.pop("moeir_backbone") == {"packed": False, "transformers": transformers.__version__}
     (tmp_path / "config.json").write_text(json.dumps(config))
     caplog.clear()
     assert open_checkpoint(tmp_path).architecture.encoder.config.packed is False
     assert "runs whole over texts of one length" in caplog.text
 
 
-def write_gguf(file):
+@pytest.mark.parametrize("arch", ["dense", CAME])
+def test_a_checkpoint_that_another_transformers_probed_is_probed_again(arch, weights, tmp_path, monkeypatch, caplog):
+    build_checkpoint(weights("qwen3"), arch, RULES).save(tmp_path)
+    probes, check = [], transformers_model.check_packing
+    monkeypatch.setattr(transformers_model, "check_packing", lambda *arguments: probes.append(check(*arguments)))
+    expected = open_checkpoint(tmp_path).encode(TEXTS)
+    assert probes == []
+    monkeypatch.setattr(transformers, "__version__", "5.99.0")
+    checkpoint = open_checkpoint(tmp_path)
+    assert probes == [None]
+    check_same(checkpoint.encode(TEXTS), expected)
+    (again := tmp_path / "again").mkdir()
+    checkpoint.save(again)
+    open_checkpoint(again)
+    assert probes == [None]
+
+    def fail(*_):
+        raise transformers_model.NotPackableError("texts mix")
+
+    monkeypatch.setattr(transformers_model, "check_packing", fail)
+    if arch == CAME:
+        with pytest.raises(ArtifactError, match="texts do not stay apart in it"):
+            open_checkpoint(tmp_path)
+    else:
+        check_same(open_checkpoint(tmp_path).encode(TEXTS), expected, 1e-5)
+    assert "do not stay apart in packed batches (texts mix)" in caplog.text
+
+
+def test_a_layer_of_a_packed_model_that_does_not_call_our_attention_is_an_error(weights):
+    checkpoint = build_checkpoint(weights("qwen3"), "dense", RULES)
+    checkpoint.architecture.encoder.embeddings.model.set_attn_implementation("sdpa")
+    with pytest.raises(transformers_model.NotPackableError, match="layer 1 does not call the attention that is registered"):
+        checkpoint.encode(TEXTS)
+
+
+def write_gguf(file, layers=2):
     """A tiny Llama in GGUF, with a byte-level tokenizer whose tokens are letters."""
     gguf = pytest.importorskip("gguf")
     pytest.importorskip("accelerate")
     tokens = ["<pad>", "<s>", "</s>", *map(chr, range(33, 127)), "Ġ", "ow", "wl"]  # transformers adds <|endoftext|>, without a row
     writer = gguf.GGUFWriter(file, "llama")
     for add, value in {
-        writer.add_context_length: 64, writer.add_embedding_length: 32, writer.add_block_count: 2, writer.add_feed_forward_length: 48,
+        writer.add_context_length: 64, writer.add_embedding_length: 32, writer.add_block_count: layers, writer.add_feed_forward_length: 48,
         writer.add_head_count: 4, writer.add_head_count_kv: 2, writer.add_layer_norm_rms_eps: 1e-5, writer.add_rope_dimension_count: 8,
         writer.add_vocab_size: len(tokens), writer.add_tokenizer_model: "gpt2", writer.add_token_list: tokens,
         writer.add_token_merges: ["o w", "w l"], writer.add_bos_token_id: 1, writer.add_eos_token_id: 2, writer.add_pad_token_id: 0,
@@ -352,7 +387,7 @@ def write_gguf(file):
     layer = {"attn_q": (32, 32), "attn_k": (16, 32), "attn_v": (16, 32), "attn_output": (32, 32), "ffn_gate": (48, 32), "ffn_up": (48, 32)}
     layer |= {"ffn_down": (32, 48), "attn_norm": (32,), "ffn_norm": (32,)}
     shapes = {"token_embd": (len(tokens), 32), "output_norm": (32,)}
-    shapes |= {f"blk.{number}.{name}": shape for number in range(2) for name, shape in layer.items()}
+    shapes |= {f"blk.{number}.{name}": shape for number in range(layers) for name, shape in layer.items()}
     for name, shape in shapes.items():
         writer.add_tensor(f"{name}.weight", torch.randn(shape, generator=generator).numpy())
     writer.write_header_to_file()
@@ -379,6 +414,14 @@ def test_a_gguf_file_becomes_a_checkpoint_that_opens_without_gguf(tmp_path, monk
     assert len(transformers.AutoTokenizer.from_pretrained(tmp_path / "0")) == config["vocab_size"]
     vector = checkpoint.encode(["owl"])["global"].vectors[0]
     assert float((vector - expected(input_ids=torch.tensor(ids)).last_hidden_state[0, -1]).detach().abs().max()) <= 1e-5
+
+
+def test_a_gguf_file_that_is_replaced_is_read_anew(tmp_path):
+    sizes = []
+    for layers in (2, 3):
+        write_gguf(tmp_path / "tiny.gguf", layers)
+        sizes.append(build_checkpoint(tmp_path / "tiny.gguf", "dense", RULES).architecture.encoder.config.layers)
+    assert sizes == [2, 3]
 
 
 @pytest.mark.parametrize("name, pooling, warns", [("qwen3", "cls", True), ("qwen3", "last", False), ("gemma3_text", "cls", False)])

@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from moeir.artifacts.identity import read_identity
 from moeir.backbones.config import EncoderConfig
 from moeir.backbones.encoder import Encoder
 from moeir.backbones.families.name_map import TIED
@@ -42,7 +43,8 @@ def resolve_model(model: Path, extra_files: Iterable[str] = (), revision: str | 
     if model.is_dir() and len(gguf_files) > 1:
         raise UsageError(f"{model}: has {len(gguf_files)} GGUF files; name one of them, {gguf_files[0]} for example")
     if model.is_dir() or (model.suffix == ".gguf" and model.is_file()):
-        unpacked: Path = _import_transformers().unpack_gguf(gguf_files[0] if model.is_dir() else model)
+        file = gguf_files[0] if model.is_dir() else model
+        unpacked: Path = _import_transformers().unpack_gguf(file, read_identity(file))
         return unpacked
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError

@@ -143,7 +143,7 @@ def _follow_advice(result: CommandResult, commands: list[str], position: int) ->
     errors = [line for line in result.messages if line.startswith("error: ")]
     if result.code not in (1, 2, 3, 4) or len(errors) != 1:
         return None
-    if (again := re.search(r"run moeir (\S+) again|run the stage that ma(?:d|k)e", errors[0])) is not None:
+    if (again := re.search(r"run moeir (\S+) again|run the stage that ma(?:d|k)e|run the same command again", errors[0])) is not None:
         stages = [shlex.split(command)[0] for command in commands]
         position = stages.index(again[1]) if again[1] in stages else position
     elif "--force" not in errors[0] or "--force" in commands[position]:

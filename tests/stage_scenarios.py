@@ -25,6 +25,7 @@ SMALL_STEPS = {  # journals are flushed with every chunk, and chunks are small
     "moeir.stages.search.QUERIES_PER_BLOCK": 2,
     "moeir.stages.generate_queries.BLOCK": 4,
     "moeir.backbones.token_files.MAX_CHUNK_TEXTS": 4,
+    "moeir.backbones.families.weights_io.SHARD_BYTES": 300_000,  # those of in/large are in several files
 }
 Product = dict[str, bytes]  # the content of its files
 TIMES = ("seconds", "tokens_per_second")
@@ -90,6 +91,8 @@ SCENARIOS = {
     "convert": Scenario(("convert --input in/toy/corpus.jsonl --to tevatron-texts --lossy --output out/converted",)),
     "mine-negatives": Scenario(("mine-negatives --run in/train.trec --qrels in/toy/train.qrels --output out/train.jsonl",)),
     "init": Scenario(("init --model in/tiny --arch came:shared_layers=2,local_dim=16 --output out/init",)),
+    "init in shards": Scenario(("init --model in/large --arch splade --output out/init",)),
+    "pull": Scenario(("pull --repo anna/came --output out/pulled",), ("push --input in/came --repo anna/came",)),
     "finetune": Scenario((FINETUNE,)),
     "finetune adapters": Scenario((FINETUNE.replace("--arch dense", "--arch came:shared_layers=1,local_dim=8,adapters=2"),)),
     "finetune with a cache": Scenario((f"{FINETUNE} --cache out/cache",)),
@@ -143,6 +146,8 @@ def write_inputs(inputs: Path, commands: Iterable[str]) -> None:
             (inputs / name).symlink_to(TOY)
         elif name == "tiny":
             write_tiny_bert(inputs / name, head=True, layers=2)
+        elif name == "large":
+            write_tiny_bert(inputs / name, head=True, hidden_size=64, intermediate_size=128)
         elif name == "t5":
             write_tiny_t5(inputs / name, TOY / "corpus.jsonl")
         elif name == "long.jsonl":

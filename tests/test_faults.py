@@ -20,17 +20,18 @@ from moeir.artifacts.unfinished import WorkFolder
 from moeir.stages.base import Counts
 from moeir.stages.fuse import Fuse
 from tests import random_kills
-from tests.failing_io import ERRORS, is_supported, list_failing_calls
+from tests.failing_io import ERRORS, is_supported, list_failing_calls, run_failing
 from tests.faults import Fault, Programme
 from tests.power_loss import CUTS, KILL, State, record_programme
 from tests.random_kills import iterate_kills
 from tests.stage_scenarios import PROGRAMMES, SCENARIOS, write_inputs
 
 KILLS = 300  # of each programme by `make torture`: so many by SIGKILL, and so many by the other two
-FAILING = {"convert": 6, "search": 4, "fuse over another": 8, "encode": 4, "finetune": 3}
+FAILING = {"convert": 6, "search": 4, "fuse over another": 8, "encode": 4, "finetune": 3, "pull": 6}
 LOST = {"convert": 8, "search": 6, "fuse over another": 8, "encode": 8, "index of bm25": 8, "finetune": 6, "chain": 6}
-LOST |= {"update of an index": 6, "pretrain": 6, "rerank": 6}
+LOST |= {"update of an index": 6, "pretrain": 6, "rerank": 6, "init in shards": 8, "pull": 6}
 KILLED = {"search into a folder": 4, "encode": 4, "finetune": 3, "fuse over another": 6, "two shards": 3, "two jobs of a chain": 3}
+KILLED |= {"init in shards": 6, "pull": 6}
 needs_seccomp = pytest.mark.skipif(not is_supported(), reason="needs Linux on x86-64, and permission to filter system calls")
 
 
@@ -38,6 +39,9 @@ def sample(counts: Mapping[str, int], names: Iterable[str]) -> pytest.MarkDecora
     """Parametrise `name` and `count`: so many faults of some programmes, and with `make torture` all (None) of every one."""
     every = [pytest.param(name, None, marks=pytest.mark.torture) for name in names]
     return pytest.mark.parametrize(("name", "count"), [*counts.items(), *every])
+
+
+pytestmark = pytest.mark.usefixtures("hub")  # which one of the programmes asks
 
 
 @needs_seccomp
@@ -51,6 +55,20 @@ def test_failing_io_is_told_and_harms_nothing(stage_inputs, tmp_path, record_pro
         record_property("faults", (name, programme.table()))
     assert failures == []
     assert programme.total("faults") > 0.9 * len(chosen), "threads may change the number of calls a little"
+
+
+@needs_seccomp
+def test_a_disk_that_is_full_in_any_of_several_weight_files_is_told_and_harms_nothing(stage_inputs, tmp_path):
+    programme = Programme("init in shards", tmp_path, stage_inputs)
+    shards = {file.name for file in programme.files_whole if file.suffix == ".safetensors"}
+    faults, met = [fault for fault in list_failing_calls(programme) if fault.row == "write ENOSPC"], set()
+    for fault in faults:
+        with programme.copy("disturbed"):
+            outcome = run_failing(programme, fault)
+            assert outcome.code == 1 and (fault.check_outcome(programme, outcome) or programme.run_again(max_refusals=0)) is None
+            met.add(Path(outcome.met or "").name)
+    # safetensors writes under a name of its own, and renames
+    assert len(shards) == 3 and "model.safetensors.index.json" in met, met
 
 
 @sample(LOST, SCENARIOS)

@@ -35,8 +35,7 @@ class EncoderOutput(ByExpert):
 
     `routing` has an entry for each learned router (`layer2`, … for routed feed-forward experts, `gate` for a block over a pooled
     vector). `summed_experts` maps the name of a score that is trained as one to the experts whose scores it adds; if it is empty, each
-    expert is trained on its own score. `token_terms` names experts whose terms are the tokens of a text, so that no FLOPS regulariser has to
-    keep them few.
+    expert is trained on its own score. `token_terms` names experts whose terms are a text's tokens: no FLOPS regulariser keeps them few.
     """
 
     representations: dict[str, Representation]

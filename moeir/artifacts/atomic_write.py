@@ -414,8 +414,9 @@ def make_folder(path: Path) -> None:
 
 
 def link_file(source: Path, target: Path) -> None:
-    """Give a file a second name, in folders that are made if missing; a copy where the file system has no links."""
+    """Give a file a second name, in folders that are made if missing, that of an earlier attempt too; a copy where links are impossible."""
     make_folder(target.parent)
+    target.unlink(missing_ok=True)
     try:
         os.link(source, target)
     except OSError:

@@ -22,7 +22,7 @@ _held: ContextVar[dict[Path, Any] | None] = ContextVar("held", default=None)  # 
 
 
 def read_identity(path: Path) -> Any:
-    """The identity of a product's folder, of a file, or of all files of another folder; None if there is none of these."""
+    """The identity of a product's folder, of a file, or of all files of another folder; None if there is none of these, or no access."""
     try:
         facts, manifest = path.stat(), path / MANIFEST
         if manifest.is_file():
@@ -30,7 +30,7 @@ def read_identity(path: Path) -> Any:
         if path.is_file():
             return facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
         return {file: read_identity(file) for file in path.rglob("*") if file.is_file()} or None
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
         return None
 
 

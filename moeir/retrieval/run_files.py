@@ -83,5 +83,4 @@ class RunFiles:
                 with open(grown, encoding="utf-8", newline="") as source, lines.open_writer(path) as output:
                     shutil.copyfileobj(source, output)
             else:
-                path.unlink(missing_ok=True)  # of a run that was killed here
                 link_file(grown, path)

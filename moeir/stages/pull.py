@@ -79,9 +79,10 @@ class Pull(Stage):
             downloads = atomic_write.resume_path(partial_path) / "hub"
             snapshot.download({(folder / name).as_posix(): entry["bytes"] for name, entry in files.items()}, downloads)
             sources = {downloads / folder / name: entry for name, entry in files.items()}
-            if damaged := manifests.first_mismatch(sources):
-                damaged.unlink()
-                problem = f"{damaged.relative_to(downloads)} is not the file of its manifest: damaged on the way, or on the Hub"
+            if damaged := [file for file, entry in sources.items() if manifests.first_mismatch({file: entry})]:
+                for file in damaged:
+                    file.unlink()
+                problem = f"{damaged[0].relative_to(downloads)} is not the file of its manifest: damaged on the way, or on the Hub"
                 raise ArtifactError(f"{self.repo}: {problem}; run the same command again to download it again")
             for name, file in zip(files, sources, strict=True):
                 atomic_write.link_file(file, partial_path / name if self.makes_folder() else partial_path)

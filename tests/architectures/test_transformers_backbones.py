@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -312,6 +313,17 @@ def test_threads_take_turns_in_a_model_that_runs_whole(weights):
     """Phi-3 keeps the rotary table of its last text's length."""
     stateless = {name: build_checkpoint(weights(name), "dense", RULES).is_stateless for name in ("phi3", "qwen3")}
     assert stateless == {"phi3": False, "qwen3": True}
+
+
+@torch.no_grad()
+def test_threads_at_once_in_a_model_that_is_cut_compute_what_one_does(weights):
+    checkpoint = build_checkpoint(weights("qwen3_moe"), CAME, RULES)
+    batches = [checkpoint.tokenize([f"owl {number} " * (1 + (number * row) % 5) for row in range(3)], "document") for number in range(40)]
+    architecture = checkpoint.architecture.eval()
+    expected = [architecture(tokens) for tokens in batches]
+    with ThreadPoolExecutor(4) as threads:
+        for one, other in zip(threads.map(torch.no_grad()(architecture), batches * 3), expected * 3, strict=True):
+            check_same(one, other)
 
 
 def test_heads_of_other_tasks_are_neither_missing_nor_left_over(weights, tmp_path):

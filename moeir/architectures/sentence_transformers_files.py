@@ -214,8 +214,8 @@ def _read_prompts(folder: Path, prompts: Mapping[str, Any], default: str) -> dic
     """The prefixes of both sides, and all other prompts by name."""
     document = next((name for name in DOCUMENT_PROMPTS if name in prompts), "document")
     if document != "document" and prompts[document]:
-        advice = "--document-prefix '' leaves it out"
-        log.warning("%s: documents get the prompt %r, as none has the name 'document'; %s", folder, document, advice)
+        advice = "none has the name 'document', so that encode_document of sentence-transformers 6 gives them none"
+        log.warning("%s: documents get the prompt %r, unless --document-prefix sets theirs: %s", folder, document, advice)
     if default not in SIDES and prompts.get(default):
         log.warning("%s: the default prompt %r is for neither queries nor documents, and is left out", folder, default)
     if wrong := next((name for name in prompts if not isinstance(prompts[name], str | None)), None):

@@ -6,6 +6,7 @@ from typing import Any
 
 from moeir import variants
 from moeir.architectures.checkpoint import RetrievalModel, open_checkpoint
+from moeir.architectures.input_config import SIDES
 from moeir.architectures.sentence_transformers_files import (
     TRANSFORMER,
     write_config,
@@ -51,9 +52,7 @@ class SentenceTransformers(Format):
         raise UsageError(f"{path}: moeir init --model {path} --arch dense makes a checkpoint from it, with its prefixes and lengths")
 
     def write(self, items: Iterator[RetrievalModel], path: Path, conversion: Conversion) -> int:
-        model = next(items)
-        options = _architecture_options(model, ("splade", "dense"), "sentence-transformers", {"encoders": "siamese"})
-        _drop_scales(model, conversion)
+        model, options = _take_checkpoint(items, conversion, ("splade", "dense"), {"encoders": "siamese"}, keeps=("prefixes",))
         config = model.architecture.encoder.config
         if "global" in model.architecture.heads:
             _write_encoder(path, model)
@@ -98,10 +97,8 @@ class Pylate(Format):
         raise UsageError(f"{path}: moeir init --model {path} --arch colbert makes a checkpoint from it")
 
     def write(self, items: Iterator[RetrievalModel], path: Path, conversion: Conversion) -> int:
-        model = next(items)
-        options = _architecture_options(model, ("colbert",), "pylate", {"normalise": True, "markers": True, "separator": True})
-        _drop_scales(model, conversion)
-        _drop_prefixes(model, conversion)
+        required = {"normalise": True, "markers": True, "separator": True}
+        model, options = _take_checkpoint(items, conversion, ("colbert",), required)
         _write_encoder(path, model)
         head: Any = model.architecture.heads["local"]
         weight = head.projection.weight
@@ -135,9 +132,7 @@ class BgeM3(Format):
         raise UsageError(f"{path}: moeir init --model {path} --arch bge-m3 makes a checkpoint from it")
 
     def write(self, items: Iterator[RetrievalModel], path: Path, conversion: Conversion) -> int:
-        model = next(items)
-        _architecture_options(model, ("bge-m3",), "bge-m3", {"experts": ("global", "lexical", "local")})
-        _drop_prefixes(model, conversion)
+        model, _ = _take_checkpoint(items, conversion, ("bge-m3",), {"experts": ("global", "lexical", "local")}, keeps=("scales",))
         _write_encoder(path, model)
         heads: Any = model.architecture.heads
         for expert, name in type(model.architecture).head_files.items():
@@ -146,8 +141,13 @@ class BgeM3(Format):
         return 1
 
 
-def _architecture_options(model: RetrievalModel, supported: tuple[str, ...], target: str, required: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of the architecture; UsageError unless it is the supported one, with options that the other library computes with."""
+def _take_checkpoint(
+    items: Iterator[RetrievalModel], conversion: Conversion, supported: tuple[str, ...], required: Mapping[str, Any],
+    *, keeps: tuple[str, ...] = (),
+) -> tuple[RetrievalModel, dict[str, Any]]:  # fmt: skip
+    """The checkpoint and the options of its architecture; UsageError unless it is a supported one, with options that the other library
+    computes with. Score scales, which do not change the ranking, and prefixes are dropped or refused, unless the layout keeps them."""
+    model, target = next(items), conversion.target
     name = variants.parse_spec(model.spec).name
     if name == "cross-encoder":
         way = "it as it is" if model.architecture.is_hf_compatible else "one with head=hf as it is, and none with head=linear"
@@ -162,21 +162,13 @@ def _architecture_options(model: RetrievalModel, supported: tuple[str, ...], tar
         if options.get(option, value) != value:
             found, expected = (format_value(one) for one in (options[option], value))
             raise UsageError(f"--to {target}: {option}={found} is not supported there; it computes with {option}={expected}")
-    return options
-
-
-def _drop_scales(model: RetrievalModel, conversion: Conversion) -> None:
-    """Drop or refuse score scales: they do not change the ranking, and no layout stores them."""
-    for expert, scale in model.architecture.scales.items():
+    for expert, scale in {} if "scales" in keeps else model.architecture.scales.items():
         if scale != 1.0:
             conversion.drop_or_refuse(f"expert {expert}", f"the scale of its scores, {scale:g},")
-
-
-def _drop_prefixes(model: RetrievalModel, conversion: Conversion) -> None:
-    prefixes = {"query": model.input_config.query_prefix, "document": model.input_config.document_prefix}
-    for side, prefix in prefixes.items():
-        if prefix:
+    for side in () if "prefixes" in keeps else SIDES:
+        if prefix := model.input_config.add_prefix([""], side)[0]:
             conversion.drop_or_refuse(f"{side} prefix {prefix!r}", "the prefix of texts")
+    return model, options
 
 
 def _write_encoder(folder: Path, model: RetrievalModel) -> None:

@@ -112,40 +112,60 @@ LAYOUTS = {
     "EmbeddingGemma": Layout(
         "gemma3",
         list_modules(f"{ST}.Transformer", f"{ST}.Pooling", f"{ST}.Dense", f"{ST}.Dense", f"{ST}.Normalize")
-        | ROOT | MEAN | describe_dense(2, 24, 48) | describe_dense(3, 48, 24) | describe_prompts(**TASKS),
+        | ROOT
+        | MEAN
+        | describe_dense(2, 24, 48)
+        | describe_dense(3, 48, 24)
+        | describe_prompts(**TASKS),
     ),
     "bge": Layout("bert", VECTOR | ROOT | CLS | describe_prompts(query="the owl: ")),
     "gte": Layout("bert", VECTOR | ROOT | MEAN | {"sentence_bert_config.json": {"max_seq_length": 12}}),
     "prompts left out of the mean": Layout(
         "roberta",
         list_modules(f"{ST}.Transformer", f"{ST}.Pooling", f"{ST}.Dense", f"{ST}.Normalize")
-        | ROOT | {"1_Pooling/config.json": {"word_embedding_dimension": 24, "pooling_mode": "weightedmean", "include_prompt": False}}
-        | describe_dense(2, 24, 20) | describe_prompts("query", **TASKS),
+        | ROOT
+        | {"1_Pooling/config.json": {"word_embedding_dimension": 24, "pooling_mode": "weightedmean", "include_prompt": False}}
+        | describe_dense(2, 24, 20)
+        | describe_prompts("query", **TASKS),
     ),
     "LaBSE": Layout(
         "bert",
         list_modules(f"{ST}.Transformer", f"{ST}.Pooling", f"{ST}.Dense", f"{ST}.Dense", f"{ST}.Normalize")
-        | ROOT | CLS | describe_dense(2, 24, 40, bias=True, activation=TANH) | describe_dense(3, 40, 16),
+        | ROOT
+        | CLS
+        | describe_dense(2, 24, 40, bias=True, activation=TANH)
+        | describe_dense(3, 40, 16),
     ),
     "GTE-ModernColBERT": Layout(
         "modernbert",
-        list_modules(f"{ST}.Transformer", "pylate.models.Dense.Dense") | describe_dense(1, 24, 8) | ROOT
+        list_modules(f"{ST}.Transformer", "pylate.models.Dense.Dense")
+        | describe_dense(1, 24, 8)
+        | ROOT
         | {"config_sentence_transformers.json": PYLATE},
         "colbert",
         sizes={"local_attention": 64},
     ),
     "ColBERT without expansion": Layout(
         "bert",
-        list_modules(f"{ST}.Transformer", "pylate.models.Dense.Dense") | describe_dense(1, 24, 8)
-        | {"config_sentence_transformers.json": PYLATE | {
-            "query_prefix": "[unused0]", "document_prefix": "[unused1]", "do_query_expansion": False, "skiplist_words": [],
-        }},
+        list_modules(f"{ST}.Transformer", "pylate.models.Dense.Dense")
+        | describe_dense(1, 24, 8)
+        | {
+            "config_sentence_transformers.json": PYLATE
+            | {
+                "query_prefix": "[unused0]",
+                "document_prefix": "[unused1]",
+                "do_query_expansion": False,
+                "skiplist_words": [],
+            }
+        },
         "colbert",
     ),
     "splade-v3": Layout(
         "bert",
-        list_modules(f"{SPARSE}.MLMTransformer", f"{SPARSE}.SpladePooling") | ROOT
-        | {"1_SpladePooling/config.json": {"pooling_strategy": "max", "activation_function": "relu"}} | SPARSE_CONFIG,
+        list_modules(f"{SPARSE}.MLMTransformer", f"{SPARSE}.SpladePooling")
+        | ROOT
+        | {"1_SpladePooling/config.json": {"pooling_strategy": "max", "activation_function": "relu"}}
+        | SPARSE_CONFIG,
         "splade",
         "ForMaskedLM",
     ),
@@ -153,7 +173,8 @@ LAYOUTS = {
         "distilbert",
         {"modules.json": [{"idx": 0, "name": "0", "path": "", "type": f"{ST}.Router"}], "router_config.json": ROUTES}
         | {"document_1/config.json": {"pooling_strategy": "max", "activation_function": "log1p_relu"}}
-        | {"query_0/config.json": {"frozen": False}} | SPARSE_CONFIG,
+        | {"query_0/config.json": {"frozen": False}}
+        | SPARSE_CONFIG,
         "splade",
         "ForMaskedLM",
     ),
@@ -281,6 +302,30 @@ def change_json(*keys: str, **values: Any) -> Callable[[Path], None]:
         file.write_text(json.dumps(content))
 
     return change
+
+
+@pytest.mark.parametrize("name", [name for name, layout in LAYOUTS.items() if layout.arch == "colbert"])
+def test_what_sentence_transformers_makes_of_a_folder_of_pylate_has_the_same_vectors(
+    name: str, write_layout: Callable[[str], Path], tmp_path: Path
+) -> None:
+    open_peer("colbert", write_layout(name)).save_pretrained(str(tmp_path / "folder"))
+    assert (tmp_path / "folder/2_MultiVectorMask").exists()
+    assert run_in_process("init", "--model", tmp_path / "folder", "--arch", "colbert", "--output", tmp_path / "ckpt").code == 0
+    assert_same(encode_here(tmp_path / "ckpt"), encode_both(open_peer("colbert", tmp_path / "folder")))
+
+
+def test_documents_get_the_prompt_passage_or_none_as_in_encode_document(write_layout: Callable[[str], Path], tmp_path: Path) -> None:
+    """A folder without a prompt `document`; sentence-transformers 6 adds an empty one, though its documentation names `passage` next."""
+    folder = shutil.copytree(write_layout("e5"), tmp_path / "folder")
+    (folder / CONFIG).write_text(json.dumps(describe_prompts(query="query: ", passage="passage: ")[CONFIG]))
+    theirs = open_peer("dense", folder)
+    for name, flags, expected in (
+        ("passage", (), theirs.encode(DOCUMENTS, prompt_name="passage")),
+        ("none", ("--document-prefix", ""), theirs.encode_document(DOCUMENTS)),
+    ):
+        result = run_in_process("init", "--model", folder, "--arch", "dense", *flags, "--output", tmp_path / name)
+        assert result.code == 0 and "documents get the prompt 'passage', unless --document-prefix sets theirs" in result.stderr
+        assert_same(encode_here(tmp_path / name)[len(QUERIES) :], list(np.atleast_3d(expected).transpose(0, 2, 1)))
 
 
 CONFIG, DENSE = "config_sentence_transformers.json", "1_Dense/config.json"

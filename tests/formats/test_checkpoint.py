@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 import moeir as package
+from moeir.architectures.initialize import build_checkpoint
 from tests.conftest import CommandResult, run_in_process
 
 Moeir = Callable[..., CommandResult]
@@ -108,6 +110,50 @@ def test_its_multi_vector_encoder_comes_to_our_vectors(name: str, layouts_folder
         for row, vectors in enumerate(encode(TEXTS)):
             expected = local.vectors[int(local.starts[row]) : int(local.starts[row + 1])].numpy()
             assert np.allclose(np.asarray(vectors), expected, atol=1e-4), (side, row)
+
+
+def write_multi_vector_layout(pylate: Path, folder: Path) -> None:
+    """A folder of PyLate as sentence-transformers 6.2 saves it again: settings in modules, markers in prompts."""
+    shutil.copytree(pylate, folder)
+    (folder / "manifest.json").unlink()
+    facts, package = read_json(pylate / "config_sentence_transformers.json"), "sentence_transformers"
+    kinds = {
+        "": f"{package}.base.modules.transformer.Transformer",
+        "1_Dense": f"{package}.base.modules.dense.Dense",
+        "2_MultiVectorMask": f"{package}.multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask",
+        "3_Normalize": f"{package}.base.modules.normalize.Normalize",
+    }
+    states = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
+    expansion = {"strategy": "fixed", "attend": False, "token": None, "length": facts["query_length"]}
+    queries = {"query_expansion": expansion} if facts["do_query_expansion"] else {"query_length": facts["query_length"]}
+    for name, content in {
+        "modules.json": [{"idx": number, "name": str(number), "path": path, "type": kinds[path]} for number, path in enumerate(kinds)],
+        "1_Dense/config.json": read_json(pylate / "1_Dense/config.json") | states,
+        "2_MultiVectorMask/config.json": {
+            "skiplist_words": facts["skiplist_words"], "skiplist_tasks": ["document"], "keep_only_token_ids": None,
+        },
+        "3_Normalize/config.json": states,
+        "sentence_bert_config.json": {"document_length": facts["document_length"], "module_output_name": "token_embeddings", **queries},
+        "config_sentence_transformers.json": {
+            "model_type": "MultiVectorEncoder", "similarity_fn_name": None,
+            "prompts": {side: facts[f"{side}_prefix"] for side in ("query", "document")},
+        },
+    }.items():  # fmt: skip
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize("name", ["colbert", "bare"])
+def test_a_late_interaction_model_is_the_same_in_the_layout_of_sentence_transformers_6(
+    name: str, layouts_folder: Path, tmp_path: Path
+) -> None:
+    write_multi_vector_layout(layouts_folder / f"{name}-out", tmp_path / "folder")
+    again, pylate = (build_checkpoint(folder, "colbert", {}) for folder in (tmp_path / "folder", layouts_folder / f"{name}-out"))
+    assert (again.spec, again.input_config) == (pylate.spec, pylate.input_config)
+    before = package.open_checkpoint(layouts_folder / name)
+    for side in ("query", "document"):
+        ours, theirs = (one.encode(TEXTS, side)["local"].columns() for one in (again, before))
+        assert all(np.array_equal(ours[key], theirs[key]) for key in theirs)
 
 
 def test_a_cross_encoder_opens_elsewhere_as_it_is(tiny_model: Path, tmp_path: Path, moeir: Moeir) -> None:

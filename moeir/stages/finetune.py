@@ -74,7 +74,8 @@ class Finetune(TrainingStage, InputOptions):
     )
     matryoshka: str | None = training_option(
         "Train the dense expert also with the first N numbers of its vectors, for each N of a list as 512,256,128,64, so that init "
-        "--dimension can cut them; of a mixture the others learn as before, and experts compete by whole vectors.",
+        "--dimension can cut them; 256:0.3,64:0.3 weighs their losses, that of the whole vector by 1. Of a mixture the others learn as "
+        "before, and experts compete by whole vectors.",
         None,
     )
     batch_size: int = training_option("Queries per batch, divided among all processes.", 8, minimum=1)

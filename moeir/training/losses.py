@@ -70,7 +70,7 @@ class EncodedBatch:
 
     `ignore_mask` [Q, N] marks other queries' documents that are known positives of the query; `teacher_scores` [Q, 1 + n] has a teacher's
     scores of each query's own documents, if there is a teacher. `shorter` has, for each dimension in which dense experts are trained
-    besides their whole one, their representations of queries and of documents.
+    besides their whole one, their representations of queries and of documents; `loss_weights` the weights of these losses, if not 1.
     """
 
     queries: EncoderOutput
@@ -80,6 +80,12 @@ class EncodedBatch:
     steps: int
     teacher_scores: Tensor | None = None
     shorter: Mapping[int, tuple[Mapping[str, Dense], Mapping[str, Dense]]] = field(default_factory=dict)
+    loss_weights: Mapping[int, float] = field(default_factory=dict)
+
+    def weigh(self, losses_by_score: Mapping[str, Tensor]) -> list[Tensor]:
+        """The loss of each score times its weight, which that of `global.64` has as one of a shorter vector."""
+        dimensions = [(loss, name.rpartition(".")[2]) for name, loss in losses_by_score.items()]
+        return [loss * self.loss_weights.get(int(one), 1.0) if one.isdecimal() else loss for loss, one in dimensions]
 
     @property
     def group_size(self) -> int:

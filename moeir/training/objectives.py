@@ -14,7 +14,7 @@ from moeir.architectures.base import EncoderOutput, StepMetrics, concatenate_out
 from moeir.architectures.checkpoint import RetrievalModel
 from moeir.distributed import ProcessGroup
 from moeir.errors import UsageError
-from moeir.parsing import is_count
+from moeir.parsing import is_count, parse_value
 from moeir.representations.dense import Dense
 from moeir.representations.sparse import Sparse
 from moeir.training import competition, losses
@@ -84,7 +84,7 @@ def competitive(
             if any(isinstance(batch.queries[expert], Sparse) for expert in experts):
                 losses_by_score[name] = losses_by_score[name] + flops_penalty
     owners = [names.index(name if name in names else name.rpartition(".")[0]) for name in losses_by_score]  # of global.64 it is global
-    loss = (torch.stack([weights[owner] for owner in owners]) * torch.stack(list(losses_by_score.values()))).sum(0).mean()
+    loss = (torch.stack([weights[owner] for owner in owners]) * torch.stack(batch.weigh(losses_by_score))).sum(0).mean()
     total = (loss if flops_in_competition else loss + flops_penalty) + router_penalty
     facts |= flops_facts | router_facts | {"competing": float(competing)} | share_facts
     return ObjectiveOutput(total, {"loss": total.detach(), **facts})
@@ -145,7 +145,8 @@ def self_distillation(
     masks = {name: batch.ignore_mask if name.partition(".")[0] == "global" else ignored for name in score_matrices}
     own = {name: losses.info_nce(score, batch.positive_columns, masks[name]) for name, score in score_matrices.items()}
     sum_loss = losses.info_nce(total, batch.positive_columns, ignored)
-    loss = (sum_loss + sum(loss_weights.get(name, 1.0) * value for name, value in own.items())) / (1 + len(names))
+    weighted = (loss_weights.get(name, 1.0) * value for name, value in zip(own, batch.weigh(own), strict=True))
+    loss = (sum_loss + sum(weighted)) / (1 + len(names))
     facts: StepMetrics = {f"loss.{name}": value.detach().mean() for name, value in (*own.items(), ("sum", sum_loss))}
     if batch.step >= start:
         lowest = torch.finfo(total.dtype).min  # not -inf, whose difference from itself is none
@@ -153,7 +154,8 @@ def self_distillation(
         divergences = {
             name: losses.kl_divergence(score.masked_fill(ignored, lowest), teacher, 1.0) for name, score in score_matrices.items()
         }
-        loss = (loss + sum(loss_weights.get(name, 1.0) * value for name, value in divergences.items()) / len(names)) / 2
+        weighted = (loss_weights.get(name, 1.0) * value for name, value in zip(divergences, batch.weigh(divergences), strict=True))
+        loss = (loss + sum(weighted) / len(names)) / 2
         facts |= {f"kl.{name}": value.detach().mean() for name, value in divergences.items()}
     return ObjectiveOutput(loss.mean(), {"loss": loss.detach().mean(), **facts})
 
@@ -164,15 +166,22 @@ NEEDS_OWN_NEGATIVES = (kl, margin_mse, lce, bce)  # objectives of a query's own 
 
 def nest_dimensions(objective: Objective, dimensions: str, checkpoint: RetrievalModel) -> Objective:
     """An objective that trains the dense expert in some more `dimensions` (512,256,…), by the first numbers of its vectors: Kusupati et al.
-    2022 (Matryoshka), eq. 1 with all weights 1. The whole vector is always trained. UsageError for dimensions that it cannot have."""
-    architecture, spec, words = checkpoint.architecture, variants.parse_spec(checkpoint.spec), dimensions.split(",")
+    2022 (Matryoshka), eq. 1 with the weights behind colons (256:0.5), 1 without. The whole vector is always trained, with weight 1.
+    UsageError for dimensions that it cannot have."""
+    architecture, spec = checkpoint.architecture, variants.parse_spec(checkpoint.spec)
     if "dimension" not in dict(spec.options) or "global" not in architecture.heads:
         raise UsageError(f"--matryoshka: {spec.name} has no dense expert with an option `dimension` of shorter vectors; leave it out")
-    if not all(is_count(word.strip()) for word in words):
-        raise UsageError(f"--matryoshka {dimensions}: expected numbers of 1 or more, as in 512,256,128,64")
-    numbers, width = sorted(map(int, words), reverse=True), architecture.dimension or architecture.full_width
+    pairs = [word.strip().partition(":") for word in dimensions.split(",")]
+    if not all(is_count(number) for number, _, _ in pairs):
+        raise UsageError(f"--matryoshka {dimensions}: expected numbers of 1 or more, as in 512,256,128,64, or with weights, 256:0.5,64:0.3")
+    weights = {int(number): float(parse_value(weight or "1", "float", f"--matryoshka {number}")) for number, _, weight in pairs}
+    if min(weights.values()) <= 0:
+        raise UsageError(f"--matryoshka {dimensions}: expected weights above 0")
+    numbers, width = sorted(weights, reverse=True), architecture.dimension or architecture.full_width
     if numbers[0] > width:
         raise UsageError(f"--matryoshka {numbers[0]}: the vectors have {width} numbers; expected dimensions of 1 to {width}")
+    if weights.get(width, 1.0) != 1.0:
+        raise UsageError(f"--matryoshka {width}:{weights[width]:g}: the whole vector weighs 1; set the weights of shorter ones beside it")
     normalised = architecture.normalised_experts
 
     def truncate(encoded: EncoderOutput, number: int) -> dict[str, Dense]:
@@ -180,7 +189,7 @@ def nest_dimensions(objective: Objective, dimensions: str, checkpoint: Retrieval
 
     def nested(batch: EncodedBatch) -> ObjectiveOutput:
         shorter = {number: (truncate(batch.queries, number), truncate(batch.documents, number)) for number in numbers if number < width}
-        return objective(replace(batch, shorter=shorter))
+        return objective(replace(batch, shorter=shorter, loss_weights=weights))
 
     return nested
 
@@ -205,7 +214,7 @@ def _own_documents_loss(batch: EncodedBatch, loss_function: Callable[[Tensor], T
     if batch.group_size < 2:
         raise UsageError("--negatives 0: this objective compares a positive with its own negatives; expected at least 1")
     losses_by_score = {name: loss_function(score.gather(1, batch.own_columns)) for name, score in batch_scores(batch).items()}
-    loss = torch.stack(list(losses_by_score.values())).sum(0).mean()
+    loss = torch.stack(batch.weigh(losses_by_score)).sum(0).mean()
     facts = {f"loss.{name}": value.detach().mean() for name, value in losses_by_score.items()}
     return ObjectiveOutput(loss, {"loss": loss.detach(), **facts})
 
@@ -237,7 +246,7 @@ def _sum_losses(
     """Mean over queries of the summed losses, plus every regularizer."""
     flops_penalty, flops_facts = regularizers.flops_penalty(batch.queries, batch.documents, batch.step)
     router_penalty, router_facts = regularizers.router_penalty(batch.queries, batch.documents)
-    loss = torch.stack(list(losses_by_score.values())).sum(0).mean() + flops_penalty + router_penalty
+    loss = torch.stack(batch.weigh(losses_by_score)).sum(0).mean() + flops_penalty + router_penalty
     return ObjectiveOutput(loss, {"loss": loss.detach(), **facts, **flops_facts, **router_facts})
 
 

@@ -37,7 +37,7 @@ def cut_side(side, dimension, *, normalise):
 
 
 def as_formula(name, toy_batch, numbers, dimensions, teacher, *, normalise):
-    """The loss with a loop over the scores of all experts, those of the global one in every dimension."""
+    """The loss with a loop over the scores of all experts, those of the global one in every dimension, {dimension: weight}."""
     total, ranks = 0.0, {}
     scores = {(expert, None): toy_batch.queries[expert].scores(toy_batch.documents[expert]) for expert in ("lexical", "local")}
     for dimension in dimensions:
@@ -48,7 +48,7 @@ def as_formula(name, toy_batch, numbers, dimensions, teacher, *, normalise):
         allowed = [[n for n in range(GROUP) if (q, q * GROUP + n) not in IGNORED] for q in range(Q)]
         ranks[expert] = [1 + sum(row[n].item() > row[0].item() for n in allowed[q]) for q, row in enumerate(own)]
     summed = scores["global", D] + 0.3 * scores["lexical", None] + scores["local", None]
-    for (expert, _), matrix in scores.items():
+    for (expert, dimension), matrix in scores.items():
         for q in range(Q):
             share = 1.0
             if name == "competitive":
@@ -66,16 +66,17 @@ def as_formula(name, toy_batch, numbers, dimensions, teacher, *, normalise):
             if name == "self-distillation":
                 target, share = summed[q, columns].detach().softmax(0), 0.1 if expert == "lexical" else 1.0
                 loss = (loss / 4 + (target * (target.log() - matrix[q, columns].log_softmax(0))).sum() / 3) / 2
-            total = total + share * loss / Q
+            total = total + dimensions.get(dimension, 1.0) * share * loss / Q
     if name == "self-distillation":
         rows = [summed[q, [n for n in range(Q * GROUP) if (q, n) not in IGNORED]].logsumexp(0) - summed[q, q * GROUP] for q in range(Q)]
         total = total + torch.stack(rows).mean() / 8
     return total
 
 
+@pytest.mark.parametrize("weights", [{}, {3: 0.5, 2: 0.2}])
 @pytest.mark.parametrize("normalise", [True, False])
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_the_loss_is_summed_over_dimensions_and_experts_rank_by_their_whole_vectors(name, normalise):
+def test_the_loss_is_summed_over_dimensions_and_experts_rank_by_their_whole_vectors(name, normalise, weights):
     numbers, copies = make_leaves(3), make_leaves(3)
     teacher = torch.randn(Q, GROUP, generator=torch.Generator().manual_seed(4))
     toy_batch = batch(numbers, ignored=IGNORED)
@@ -86,9 +87,9 @@ def test_the_loss_is_summed_over_dimensions_and_experts_rank_by_their_whole_vect
     for side, encoded in (("query", toy_batch.queries), ("document", toy_batch.documents)):
         sides[side] = EncoderOutput(encoded.representations | {"global": Dense(vectors[side])})
     shorter = {number: tuple(cut_side(one["global"], number, normalise=normalise) for one in sides.values()) for number in (3, 2)}
-    whole = objectives.EncodedBatch(sides["query"], sides["document"], toy_batch.ignore_mask, 5, 10, teacher, shorter)
+    whole = objectives.EncodedBatch(sides["query"], sides["document"], toy_batch.ignore_mask, 5, 10, teacher, shorter, weights)
     output = OBJECTIVES[name](whole)
-    expected = as_formula(name, batch(copies), copies, (D, 3, 2), teacher, normalise=normalise)
+    expected = as_formula(name, batch(copies), copies, {D: 1.0, 3: 1.0, 2: 1.0} | weights, teacher, normalise=normalise)
     assert output.loss.item() == pytest.approx(expected.item(), rel=1e-5)
     assert [metric for metric in output.metrics if metric.startswith("loss.global")] == ["loss.global", "loss.global.3", "loss.global.2"]
     output.loss.backward()
@@ -108,7 +109,8 @@ def test_of_a_sum_of_experts_the_dense_one_is_cut():
     assert list(scores) == ["hybrid", "hybrid.2"]
 
 
-def test_it_is_the_matryoshka_loss_of_sentence_transformers(tiny_model_without_dropout, tmp_path):
+@pytest.mark.parametrize(("dimensions", "weights"), [("16,4,32", None), ("16:0.5, 4:0.25", [1.0, 0.5, 0.25])])
+def test_it_is_the_matryoshka_loss_of_sentence_transformers(dimensions, weights, tiny_model_without_dropout, tmp_path):
     library = pytest.importorskip("sentence_transformers")
     from sentence_transformers.sentence_transformer import losses
 
@@ -116,11 +118,11 @@ def test_it_is_the_matryoshka_loss_of_sentence_transformers(tiny_model_without_d
     checkpoint.save(tmp_path)
     texts = (["an owl", "bees and bats", "a fox"], ["owls hunt", "the bee", "cats"])
     model = library.SentenceTransformer(str(tmp_path), device="cpu")
-    reference = losses.MatryoshkaLoss(model, losses.MultipleNegativesRankingLoss(model, scale=20.0), [32, 16, 4])
+    reference = losses.MatryoshkaLoss(model, losses.MultipleNegativesRankingLoss(model, scale=20.0), [32, 16, 4], weights)
     expected = reference([model.preprocess(side) for side in texts], None)
     expected.backward()
     queries, documents = (checkpoint.architecture(checkpoint.tokenize(part, side)) for part, side in zip(texts, ("query", "document")))
-    objective = objectives.nest_dimensions(objectives.contrastive, "16,4,32", checkpoint)
+    objective = objectives.nest_dimensions(objectives.contrastive, dimensions, checkpoint)
     loss = objective(objectives.EncodedBatch(queries, documents, torch.zeros(3, 3, dtype=torch.bool), 0, 1)).loss
     loss.backward()
     assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
@@ -168,6 +170,10 @@ def test_two_processes_with_gradient_cache_learn_what_one_does(train):
         ("dense:dimension=8", "16", "--matryoshka 16: the vectors have 8 numbers"),
         ("dense", "8;4", "--matryoshka 8;4: expected numbers of 1 or more, as in 512,256,128,64"),
         ("dense", "8,0", "--matryoshka 8,0: expected numbers of 1 or more"),
+        ("dense", "32:0.5,8", "--matryoshka 32:0.5: the whole vector weighs 1; set the weights of shorter ones"),
+        ("dense", "8:x", "--matryoshka 8: expected a number, found 'x'"),
+        ("dense", "8:nan", "--matryoshka 8: expected a number, found 'nan'"),
+        ("dense", "8:0.5,4:0", "--matryoshka 8:0.5,4:0: expected weights above 0"),
         ("dense", "9" * 5000, "(5,001 characters) expected numbers of 1 or more"),
         ("splade", "8", "--matryoshka: splade has no dense expert"),
         ("came:shared_layers=2,experts=lexical+local", "8", "has no dense expert with an option `dimension`"),

@@ -20,7 +20,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -119,8 +119,8 @@ def bind_variant(package: str, text: str) -> functools.partial[Any]:
     for option in variant.options:
         if option.parameter is not None and option.name in options:
             grouped.setdefault(option.parameter, {})[option.name] = options.pop(option.name)
-    for parameter, fields in grouped.items():
-        options[parameter] = type(inspect.signature(target).parameters[parameter].default)(**fields)
+    for parameter, values in grouped.items():
+        options[parameter] = type(inspect.signature(target).parameters[parameter].default)(**values)
     return functools.partial(target, **options)
 
 
@@ -283,15 +283,14 @@ def _find_own_variant(package: str, name: str) -> Variant:
 def _list_own_options(parameter: inspect.Parameter) -> list[Option]:
     default = parameter.default
     if is_dataclass(default):
-        kind = type(default)
-        return _list_dataclass_options(parameter.name, kind.__name__, kind.__module__.removeprefix("moeir."))
-    return [Option(parameter.name, _describe_annotation(parameter), REQUIRED if default is parameter.empty else default)]
+        return [Option(one.name, _describe_annotation(one.type), getattr(default, one.name), parameter.name) for one in fields(default)]
+    return [Option(parameter.name, _describe_annotation(parameter.annotation), REQUIRED if default is parameter.empty else default)]
 
 
-def _describe_annotation(parameter: inspect.Parameter) -> str:
-    if parameter.annotation is parameter.empty:
+def _describe_annotation(annotation: Any) -> str:
+    if annotation is inspect.Parameter.empty:
         return "str"
-    return parameter.annotation.__name__ if isinstance(parameter.annotation, type) else str(parameter.annotation)
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
 
 
 def _describe_own(target: object) -> str:

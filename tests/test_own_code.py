@@ -223,6 +223,24 @@ class NoExpert(Architecture):
 """
 
 
+DERIVED = """
+from moeir.architectures.dense import Dense
+
+
+class Adapted(Dense):
+    '''One vector, as Dense.'''
+"""
+
+
+def test_an_architecture_derived_from_ours_has_its_options(own_code, moeir, tiny_model, toy) -> None:
+    (own_code / "my_adapted.py").write_text(DERIVED, encoding="utf-8")
+    arch = "my_adapted:Adapted:adapters=2,adapter_maps=query+value,pooling=mean"
+    assert moeir("init", "--model", tiny_model, "--arch", arch, "--output", "ckpt").code == 0
+    spec = json.loads((own_code / "ckpt/moeir.json").read_text())["architecture"]
+    assert "pooling=mean" in spec and "adapters=2,adapter_alpha=none,adapter_dropout=0.0,adapter_maps=query+value" in spec
+    assert moeir("encode", "--model", "ckpt", "--corpus", toy / "corpus.jsonl", "--code", "my_adapted", "--output", "enc").code == 0
+
+
 @pytest.fixture
 def faulty(own_code: Path) -> Path:
     """A module whose functions and classes return something else than they should."""

@@ -33,6 +33,7 @@ class MiningCounts:
     twins: int = 0
     near_positives: int = 0
     unfiltered: int = 0  # queries with an example, of which no positive has a score to compare with
+    unscored: int = 0  # negatives that the teacher's run lacks
 
 
 def band(hits: Sequence[str], positives: Collection[str], *, first: int = 0, last: int = 200) -> list[str]:
@@ -116,6 +117,7 @@ def mine_negatives(
     negative_grade: int = 0,
     keep_own: bool = False,
     excluded: Mapping[str, Mapping[str, Collection[str]]] = NONE_EXCLUDED,
+    teacher: Run | None = None,
     keep: int | None = None,
     seed: int = 0,
 ) -> Iterator[Example]:
@@ -124,7 +126,7 @@ def mine_negatives(
     A positive is a document of grade `positive_grade` or better. Queries that only the runs have count as without positives.
     No negatives are judged documents of a better grade than `negative_grade`, the document with the id of the query (as in ArguAna)
     unless `keep_own`, and those that `excluded` has for the query, by the name of their count. Of the others, at most `keep` are
-    sampled by `seed` and the query, and stay in their order.
+    sampled by `seed` and the query, and stay in their order; those that `teacher` has no score of are counted.
     """
     run_queries = dict.fromkeys(query for run in runs.values() for query in run.queries)
     counts.without_positives += len(run_queries.keys() - qrels.keys())
@@ -149,6 +151,7 @@ def mine_negatives(
             counts.mined += 1
             counts.unfiltered += "near_positives" in excluded and query not in excluded["near_positives"]
             negatives = {document: negatives[document] for document in _sample(list(negatives), keep, f"{seed} {query}")}
+            counts.unscored += 0 if teacher is None else len(negatives.keys() - set(teacher.documents_of(query)))
             yield Example(query, tuple(positives), tuple(negatives), tuple(negatives.values()))
 
 

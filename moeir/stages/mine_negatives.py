@@ -85,7 +85,8 @@ class MineNegatives(Stage):
         figure = f"{format_count(counts['mined'], 'example')}; skipped queries: {skipped}"
         figure += f"; documents that are no negatives: {excluded}" if excluded else ""
         unfiltered = f"{counts['unfiltered']:,} examples keep all candidates, as no positive of theirs has a score to compare with"
-        return f"{figure}; {unfiltered}" if counts["unfiltered"] else figure
+        figure += f"; {unfiltered}" if counts["unfiltered"] else ""
+        return figure + (f"; {counts['unscored']:,} negatives stay without a score of --teacher" if counts["unscored"] else "")
 
     def next_command(self) -> str:
         return "finetune --model CHECKPOINT --train OUTPUT --queries QUERIES --corpus CORPUS --output finetuned"
@@ -98,8 +99,9 @@ class MineNegatives(Stage):
         expert_runs = read_runs(self.run)
         grades, select = qrels.read_qrels(self.qrels), variants.bind_variant("mining", self.method)
         excluded = {} if self.corpus is None else self._find_twins(grades, self.corpus)
+        teacher = None if self.teacher is None else runs.read_run(self.teacher)
         if self.margin is not None or self.relative_margin is not None:
-            judges = list(expert_runs.values()) if self.teacher is None else [runs.read_run(self.teacher)]
+            judges = list(expert_runs.values()) if teacher is None else [teacher]
             near = mining.find_near_positives(judges, grades, self.positive_grade, self.margin, self.relative_margin)
             excluded["near_positives"] = near
             if not near:
@@ -116,6 +118,7 @@ class MineNegatives(Stage):
             negative_grade=self._negative_grade,
             keep_own=self.keep_own_document,
             excluded=excluded,
+            teacher=teacher,
             keep=self.keep,
             seed=self.seed,
         )

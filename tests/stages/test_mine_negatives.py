@@ -70,6 +70,10 @@ def test_candidates_too_near_to_a_positive_are_dropped_by_the_run_or_a_teacher(
     assert mine("--positive-grade", 2, "--relative-margin", 0.375)[0] == ["cat"]  # below 5
     negatives, log = mine("--positive-grade", 2, "--relative-margin", 0.05, "--teacher", "teacher.trec")
     assert negatives == ["asked", "cat"] and "2 score too near" in log and "keep all candidates" not in log
+    assert "; 1 negatives stay without a score of --teacher" in log  # asked
+    Path("whole.trec").write_text(Path("teacher.trec").read_text() + "q1 Q0 asked 1 -2 ce\n")
+    assert "without a score" not in mine("--positive-grade", 2, "--relative-margin", 0.05, "--teacher", "whole.trec")[1]
+    assert "without a score" not in mine("--positive-grade", 2, "--relative-margin", 0.375)[1]  # no teacher
     Path("qrels").write_text("q1 0 asked 1\nq2 0 owl 1\n")
     with open("run.trec", "a") as run:
         run.write("q2 Q0 cat 1 1 bm25\nq2 Q0 owl 2 0 bm25\n")

@@ -26,11 +26,13 @@ from moeir.architectures.checkpoint import (
 from moeir.architectures.cross_encoder import PairTokenizer
 from moeir.architectures.input_config import InputConfig
 from moeir.architectures.sentence_transformers_files import ACTIVATIONS, find_tokenizer, read_activation, read_folder_settings
+from moeir.backbones.encoder import Encoder
 from moeir.backbones.families import weights_io
 from moeir.backbones.layers import list_frozen
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.backbones.tokenizer import TextTokenizer
 from moeir.backbones.torch_files import read_torch_file
+from moeir.backbones.transformers_encoder import TransformersEncoder
 from moeir.errors import ArtifactError, UsageError
 from moeir.heads import mlm_head
 from moeir.heads.classification import binary_to_single_logit
@@ -64,8 +66,9 @@ def build_checkpoint(
 
     `overrides` holds the fields of `InputConfig` set by the user; a missing vocabulary head is fitted on `texts`, if any.
     `random_weights` takes only the sizes and the tokenizer of a folder. `backbone` says whose layers run plain weights, moeir's or
-    transformers', None for those that moeir has. `lossy` leaves out what a checkpoint cannot keep, with a warning. `trunk_dtype` is that of
-    frozen weights under adapters, `auto` for that of their files. On the device `meta` it has no weights, and nothing is fitted.
+    transformers' (`bidirectional`: with attention to later tokens), None for those that moeir has. `lossy` leaves out what a checkpoint
+    cannot keep, with a warning. `trunk_dtype` is that of frozen weights under adapters, `auto` for that of their files. On the device `meta`
+    it has no weights, and nothing is fitted.
     """
     head_files = {} if arch is None else variants.bind_variant("architectures", arch).func.head_files
     folder = weights_io.resolve_model(model, head_files.values())
@@ -86,6 +89,8 @@ def build_checkpoint(
         return _from_plain_weights(model, folder, arch, fields, overrides, texts, seed, **options)
     if trunk_dtype != "auto":
         raise UsageError(f"--trunk-dtype {trunk_dtype}: {model} keeps the one that it was trained with; leave it out")
+    if backbone is not None:
+        raise UsageError(f"{model}: --backbone {backbone} is for plain weights, from which its checkpoint is made")
     if same and not random_weights:
         opened = load_with_spec(folder, _merge_specs(old_spec, arch or old_spec), input_config, device)
         return replace(opened, input_config=_override_lengths(input_config, overrides, opened.architecture))
@@ -168,11 +173,7 @@ def _from_plain_weights(
         arch = _merge_specs(str(variants.Spec(name, tuple(options.items()))), arch)
     else:
         _log_overridden_options(folder, arch, options)
-    if random_weights:
-        with torch.device(device):
-            encoder = weights_io.make_encoder(config, folder, vocabulary_head=True, initialize=True)
-    else:
-        encoder = weights_io.read_encoder(folder, vocabulary_head=True, config=config, device=device)
+    encoder = _read_encoder(folder, config, device, random_weights=random_weights, bidirectional=backbone == "bidirectional")
     check_token_ids(folder, tokenizer, encoder.config)
     with torch.device(device):
         architecture = build_architecture(arch, encoder, tokenizer.special_tokens)
@@ -231,6 +232,19 @@ def _open_trunk(
     trunk = adapter_files.Trunk.from_folder(model, folder, backbone, dtype)
     hold_trunk(architecture, trunk)
     return trunk
+
+
+def _read_encoder(folder: Path, config: dict[str, Any], device: str, *, random_weights: bool, bidirectional: bool) -> Encoder:
+    """The encoder of plain weights with its vocabulary head, or with random weights."""
+    if random_weights:
+        with torch.device(device):
+            encoder = weights_io.make_encoder(config, folder, vocabulary_head=True, initialize=True)
+    else:
+        encoder = weights_io.read_encoder(folder, vocabulary_head=True, config=config, device=device)
+    if bidirectional:
+        assert isinstance(encoder, TransformersEncoder)
+        encoder.check_bidirectional()
+    return encoder
 
 
 def _warn_of_first_token(folder: Path, architecture: Architecture) -> None:

@@ -63,11 +63,12 @@ def packed_attention(
 ) -> tuple[Tensor, None]:
     """Attention for transformers over packed texts: query [1, heads, T, width], key and value [1, kv, T, width] -> [1, T, heads, width].
 
-    A token attends to fewer than `sliding_window` tokens of a side, as with flash attention; `moeir_dropout` replaces the model's rate.
+    A token attends to fewer than `sliding_window` tokens of a side, as with flash attention, or to so many if a causal model is told not to
+    be, as transformers' masks then have it; `moeir_dropout` replaces the model's rate.
     """
     if attention_mask is not None or any(options.get(name) is not None for name in UNSUPPORTED):
         raise NotPackableError("its attention needs more than boundaries of texts, causality, a window and a scale")
-    window = None if sliding_window is None else sliding_window - 1
+    window = None if sliding_window is None else sliding_window - 1 + (module.is_causal and is_causal is False)
     reach = (window, 0 if (module.is_causal if is_causal is None else is_causal) else window)
     if moeir_dropout is not None:
         dropout = moeir_dropout if module.training else 0.0
@@ -330,6 +331,23 @@ class TransformersEncoder(Encoder):
         if not self.layers and self.config.packed is False:
             model = type(self.embeddings.model).__name__
             raise UsageError(f"{purpose}: {model} runs whole, as texts do not stay apart in it; use an architecture over its last states")
+
+    @torch.no_grad()
+    def check_bidirectional(self) -> None:
+        """UsageError unless in each layer tokens attend to later ones, which a model may not do though its config.json says so."""
+        model, device = type(self.embeddings.model).__name__, self.embeddings.words.weight.device
+        if self.config.packed is False:
+            raise UsageError(f"--backbone bidirectional: {model} runs whole, as texts do not stay apart in it; leave it out")
+        if device.type == "meta":
+            return
+        tokens = PackedTokens(torch.zeros(2, dtype=torch.int64, device=device), torch.tensor([0, 2], device=device), "document", (2,))
+        self.eval().embeddings(tokens)
+        states = torch.randn(2, 2, self.layers[0].hidden, generator=torch.Generator().manual_seed(0)).to(device)
+        states[1, 0] = states[0, 0]  # only the second tokens differ
+        for number, layer in enumerate(self.layers, 1):
+            first, second = (layer(text, tokens, tokens.layout)[0] for text in states)
+            if torch.equal(first, second):
+                raise UsageError(f"--backbone bidirectional: in layer {number} of {model} tokens do not attend to later ones; leave it out")
 
 
 @contextmanager

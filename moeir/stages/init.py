@@ -19,9 +19,10 @@ class Init(InputOptions):
     corpus: Path | None = input_field("texts", "Texts to fit a vocabulary head on, if the weights have none.", None)
     from_scratch: bool = option("Take only sizes and tokenizer from --model, and initialize the weights at random.", False)
     backbone: str | None = option(
-        "Whose layers run the model: moeir (its families alone) or transformers [default: moeir's where it has them].",
+        "Whose layers run the model: moeir (its families alone), transformers, or bidirectional, transformers' with each token of a "
+        "decoder attending to all of its text, as sparse experts need [default: moeir's where it has them].",
         None,
-        choices=("moeir", "transformers"),
+        choices=("moeir", "transformers", "bidirectional"),
         group="Model",
     )
     seed: int = option("Seed of randomly initialized weights.", 42, minimum=0, maximum=MAX_SEED)

@@ -93,9 +93,11 @@ def uses_transformers(config: Mapping[str, Any]) -> bool:
 
 
 def choose_backbone(config: MutableMapping[str, Any], backbone: str | None) -> None:
-    """Note in a config.json whose layers run the model: those of `transformers` or of `moeir`; None leaves it as it is."""
-    if backbone == "transformers":
+    """Note in a config.json whose layers run the model: those of `transformers` or of `moeir`; None leaves it as it is. With
+    `bidirectional` those of transformers attend to later tokens as well, for which `TransformersEncoder.check_bidirectional` looks."""
+    if backbone in ("transformers", "bidirectional"):
         config.setdefault(BACKBONE_KEY, {})
+        config |= {"is_causal": False} if backbone == "bidirectional" else {}
     elif backbone == "moeir":
         config.pop(BACKBONE_KEY, None)
 

@@ -1,0 +1,153 @@
+"""Sparse experts over decoders whose tokens attend to all of their text: equal to formulas with all logits, which are never computed."""
+
+import json
+from itertools import accumulate
+
+import pytest
+import torch
+import transformers
+
+from moeir import open_checkpoint
+from moeir.architectures.initialize import build_checkpoint
+from moeir.backbones import transformers_encoder, transformers_model
+from moeir.backbones.packed_tokens import PackedTokens
+from moeir.errors import UsageError
+from tests.backbones import tiny_tokenizers
+from tests.backbones.test_transformers_encoder import PACKED, WHOLE, difference
+
+TEXTS = ["An owl, hunting at night.", "the sea (the end)", "cat", "bread in the whale at night"]
+RULES = {"query_length": 16, "document_length": 16}
+CAUSAL = {"gemma3_text": {"use_bidirectional_attention": False}}
+DECODERS = ["llama", "qwen2", "qwen3", "qwen3_moe", "mistral", "gemma3_text", "smollm3", "granite", "olmo2"]
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    """`weights(name)`: a folder with a tiny model and a tokenizer."""
+    root = tmp_path_factory.mktemp("models")
+
+    def folder(name, **changes):
+        path = root / "-".join([name, *map(str, changes.values())])
+        if not path.exists():
+            family, settings = (PACKED | WHOLE)[name]
+            if not hasattr(transformers, f"{family}Config"):
+                pytest.skip(f"transformers {transformers.__version__} has no {name}")
+            size = tiny_tokenizers.write_roberta(path)
+            settings = settings | CAUSAL.get(name, {}) | {"vocab_size": size} | changes
+            config = getattr(transformers, f"{family}Config")(**settings)
+            torch.manual_seed(3)
+            transformers_model.choose_class(config)(config).save_pretrained(path)
+        return path
+
+    return folder
+
+
+@torch.no_grad()
+def all_logits(folder, ids):
+    """Logits [L, V] of transformers with a mask: tokens attend to all others, in layers with a window to so many of both sides."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+    kinds = getattr(model.config, "layer_types", None) or ["full_attention"]
+    window = getattr(model.config, "sliding_window", None) or len(ids)
+    distance = (torch.arange(len(ids))[:, None] - torch.arange(len(ids))).abs()
+    masks = {"full_attention": torch.zeros(1, 1, len(ids), len(ids))}
+    masks["sliding_attention"] = torch.where(distance > window, torch.finfo(torch.float32).min, 0.0)[None, None]
+    mask = (
+        masks
+        if len({*kinds}) > 1
+        else masks["sliding_attention" if "sliding" in kinds[0] or model.config.model_type == "mistral" else kinds[0]]
+    )
+    return model(input_ids=torch.tensor([ids]), attention_mask=mask).logits[0]
+
+
+def to_matrix(sparse):
+    """Weights [B, V]."""
+    texts = torch.repeat_interleave(torch.arange(len(sparse)), sparse.starts.diff())
+    matrix = torch.zeros(len(sparse), sparse.vocabulary)
+    matrix[texts, sparse.terms.long()] = sparse.weights.detach()
+    return matrix
+
+
+@pytest.mark.parametrize("pooling", ["max", "sum"])
+@pytest.mark.parametrize("name", DECODERS)
+def test_the_weights_of_a_bidirectional_decoder_are_those_of_all_its_logits(name, pooling, weights):
+    folder = weights(name)
+    checkpoint = build_checkpoint(folder, f"splade:pooling={pooling}", RULES, backbone="bidirectional")
+    ids = checkpoint.token_ids(TEXTS, "document")[0]
+    saturated = [torch.log1p(all_logits(folder, text).relu()) for text in ids]
+    expected = torch.stack([part.amax(0) if pooling == "max" else part.sum(0) for part in saturated])
+    assert difference(to_matrix(checkpoint.encode(TEXTS)["lexical"]), expected) <= 1e-5
+    causal = build_checkpoint(folder, f"splade:pooling={pooling}", RULES)
+    assert difference(to_matrix(causal.encode(TEXTS)["lexical"]), expected) > 1e-2
+
+
+def test_cames_lexical_expert_over_a_decoder_is_equal_to_the_formula_and_keeps_that_its_tokens_attend_to_later_ones(weights, tmp_path):
+    folder = weights("qwen3", tie_word_embeddings=False)
+    checkpoint = build_checkpoint(folder, "came:shared_layers=1,local_dim=8", RULES, backbone="bidirectional")
+    ids = checkpoint.token_ids(TEXTS, "document")[0]
+    expected = torch.stack([torch.log1p(all_logits(folder, text).relu().amax(0)) for text in ids])
+    checkpoint.save(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["is_causal"] is False
+    for model in (checkpoint, open_checkpoint(tmp_path)):
+        assert not model.architecture.encoder.is_causal
+        assert difference(to_matrix(model.encode(TEXTS)["lexical"]), expected) <= 1e-5
+
+
+def test_transformers_opens_what_is_written_as_bidirectional(weights, tmp_path):
+    checkpoint = build_checkpoint(weights("llama"), "dense:pooling=mean", RULES, backbone="bidirectional")
+    checkpoint.save(tmp_path)
+    model = transformers.AutoModel.from_pretrained(tmp_path).eval()
+    with torch.no_grad():
+        means = [model(input_ids=torch.tensor([ids])).last_hidden_state[0].mean(0) for ids in checkpoint.token_ids(TEXTS, "document")[0]]
+    assert difference(checkpoint.encode(TEXTS)["global"].vectors, torch.stack(means)) <= 1e-5
+
+
+def peak_memory(work):
+    """The most bytes of tensors that torch's allocator holds at once, besides those from before."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        work()
+    changes = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
+    return max(accumulate(event.nbytes() for event in sorted(changes, key=lambda event: event.start_ns())))
+
+
+@pytest.mark.parametrize("pooling", ["max", "sum"])
+def test_a_step_of_a_sparse_decoder_has_memory_for_less_than_an_eighth_of_all_logits(pooling, weights):
+    """Two texts of 1,600 tokens, 20,000 words: 256 MB of logits, which the plain formula has, and as much for their gradient."""
+    folder, vocabulary = weights("qwen3", vocab_size=20_000, max_position_embeddings=2048), 20_000
+    checkpoint = build_checkpoint(folder, f"splade:pooling={pooling}", RULES, backbone="bidirectional")
+    architecture, peaks, logits = checkpoint.architecture.train(), {}, 2 * 1600 * vocabulary * 4
+    for length in (100, 1600):
+        ids = torch.randint(10, vocabulary, (2, length), generator=torch.Generator().manual_seed(0)).tolist()
+        tokens = PackedTokens.from_lists(ids, "document")
+        peaks[length] = peak_memory(lambda tokens=tokens: architecture(tokens)["lexical"].weights.sum().backward())
+    assert peaks[1600] - peaks[100] < logits / 8
+
+    def apply_formula():
+        all_weights = torch.log1p(architecture.encoder.logits(architecture.encoder(tokens)).relu()).unflatten(0, (2, -1))
+        (all_weights.amax(1) if pooling == "max" else all_weights.sum(1)).sum().backward()
+
+    assert peak_memory(apply_formula) > 2 * logits
+
+
+@pytest.mark.parametrize("name", ["lfm2", "qwen3_5_text", "gemma2", "t5"])
+def test_a_model_that_runs_whole_is_not_made_bidirectional(name, weights):
+    with pytest.raises(UsageError, match=r"--backbone bidirectional: \w+ runs whole, as texts do not stay apart in it"):
+        build_checkpoint(weights(name), "dense:pooling=mean", RULES, backbone="bidirectional")
+
+
+def test_a_model_whose_layers_ignore_it_is_refused(weights, monkeypatch):
+    """As a model would be that neither passes on nor reads that it is not causal."""
+    attention = transformers_encoder.banded_attention
+
+    def causal_attention(query, key, value, layout, reach, dropout, scale=None):
+        return attention(query, key, value, layout, (reach[0], 0), dropout, scale)
+
+    monkeypatch.setattr(transformers_encoder, "banded_attention", causal_attention)
+    monkeypatch.setattr(transformers_model, "check_packing", lambda *arguments: None)
+    with pytest.raises(UsageError, match="in layer 1 of LlamaModel tokens do not attend to later ones"):
+        build_checkpoint(weights("llama"), "splade", RULES, backbone="bidirectional")
+
+
+def test_the_layers_of_a_checkpoint_are_chosen_once(weights, tmp_path):
+    build_checkpoint(weights("qwen3"), "came:shared_layers=1", RULES).save(tmp_path)
+    with pytest.raises(UsageError, match="--backbone bidirectional is for plain weights, from which its checkpoint is made"):
+        build_checkpoint(tmp_path, None, {}, backbone="bidirectional")

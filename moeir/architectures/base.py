@@ -105,6 +105,7 @@ class Architecture(nn.Module):
     def __init__(self, encoder: Encoder, special_tokens: SpecialTokens) -> None:
         super().__init__()
         self.encoder, self.special_tokens = encoder, special_tokens
+        encoder.__dict__.pop("word_head", None)  # an architecture that does not take it lets go of its weights
         self.heads = nn.ModuleDict()
         self.document_encoder: Encoder | None = None  # second encoder, if documents have a separate one
         self.mixture: EmbeddingMixture | None = None  # a block of experts over the global vector

@@ -35,6 +35,7 @@ from moeir.backbones.tokenizer import TextTokenizer
 from moeir.backbones.transformers_encoder import TransformersEncoder
 from moeir.data_checks.truncation import count_truncation, describe_truncation
 from moeir.errors import ArtifactError, UsageError
+from moeir.heads.classification import WordLogitHead
 from moeir.heads.pooling import PoolingHead
 from moeir.kernels.packed_linear import supports_packing
 from moeir.kernels.token_budget import split_by_tokens
@@ -82,6 +83,9 @@ class RetrievalModel:
     def __post_init__(self) -> None:
         self.calibration = self.calibration or dict(self.architecture.fusion_weights)
         self._count_prefix_tokens()
+        for head in self.architecture.heads.values():
+            if isinstance(head, WordLogitHead):
+                head.find_words(self.tokenizer)
 
     def check_training_prompt(self, name: str) -> None:
         """UsageError for a prompt that queries of training cannot have instead of the query prefix."""
@@ -134,7 +138,8 @@ class RetrievalModel:
             ids, sizes = self.pair_tokenizer.token_ids(texts, side)
             queries, special = self.truncation["query"], self.pair_tokenizer.template.special_token_count
             query_tokens = queries["tokens"] - queries["lost"]
-            others = 2 if side == "query" else special + query_tokens // max(1, queries["texts"])  # and a query of the mean length
+            reserved = length - self.pair_tokenizer.query_budget
+            others = reserved if side == "query" else special + query_tokens // max(1, queries["texts"])  # and a query of the mean length
         else:
             ids, sizes = self.tokenizer.encode_first(self.input_config.add_prefix(texts, side, prompt), length)
             others = int(self.architecture.markers)
@@ -259,7 +264,7 @@ class RetrievalModel:
         """Write config.json, model.safetensors, tokenizer files and moeir.json into an existing folder; for a dense retriever with one
         encoder also what sentence-transformers reads."""
         weights = {name.removeprefix("encoder."): value for name, value in self.architecture.state_dict().items()}
-        compatible, file_names = self.architecture.is_hf_compatible, self.architecture.encoder.file_names
+        compatible, encoder = self.architecture.is_hf_compatible, self.architecture.encoder
         is_dense = variants.parse_spec(self.spec).name == "dense" and self.architecture.document_encoder is None
         if self.trunk is not None:
             adapter_files.write_adapters(folder, self.architecture, self.trunk, at_root=is_dense)
@@ -267,7 +272,8 @@ class RetrievalModel:
             trained = {name: value for name, value in self.architecture.state_dict().items() if name not in left_out}
             weights_io.write_tensors({name: value.detach().cpu().contiguous() for name, value in trained.items()}, folder / TRAINED_FILE)
         else:
-            weights_io.write_model(folder, self.config, weights, hf_compatible=compatible, file_names=file_names)
+            names = {"file_names": encoder.file_names, "has_head": encoder.vocabulary_head is not None}
+            weights_io.write_model(folder, self.config, weights, hf_compatible=compatible, **names)
         self.tokenizer.copy_files(folder, self.input_config.document_length if self.architecture.reads_pairs else None)
         if is_dense:
             head = self.architecture.heads["global"]

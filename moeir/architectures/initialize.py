@@ -30,12 +30,13 @@ from moeir.backbones.encoder import Encoder
 from moeir.backbones.families import weights_io
 from moeir.backbones.layers import list_frozen
 from moeir.backbones.packed_tokens import PackedTokens
+from moeir.backbones.pair_text import DEFAULT_INSTRUCTION, INSTRUCTION, read_chat_template
 from moeir.backbones.tokenizer import TextTokenizer
 from moeir.backbones.torch_files import read_torch_file
 from moeir.backbones.transformers_encoder import TransformersEncoder
 from moeir.errors import ArtifactError, UsageError
 from moeir.heads import mlm_head
-from moeir.heads.classification import binary_to_single_logit
+from moeir.heads.classification import WordLogitHead, binary_to_single_logit
 from moeir.heads.lexical import LexicalHead
 from moeir.heads.mlm_head import UntransformedMlmHead
 from moeir.heads.pooling import PoolingHead
@@ -93,7 +94,7 @@ def build_checkpoint(
         raise UsageError(f"{model}: --backbone {backbone} is for plain weights, from which its checkpoint is made")
     if same and not random_weights:
         opened = load_with_spec(folder, _merge_specs(old_spec, arch or old_spec), input_config, device)
-        return replace(opened, input_config=_override_lengths(input_config, overrides, opened.architecture))
+        return replace(opened, input_config=_override_input(input_config, overrides, opened.architecture, opened.tokenizer))
     reason = f"a {variants.parse_spec(old_spec).name} checkpoint cannot become {variants.parse_spec(arch).name}"
     raise ArtifactError(f"{model}: {reason}; start from its base weights")
 
@@ -169,7 +170,10 @@ def _from_plain_weights(
     folder, folder_config, options, head_weights = read_folder_settings(folder, name, requested, lossy=lossy, trunk=trunk_folder)
     tokenizer, config = TextTokenizer(find_tokenizer(settings_folder, folder)), weights_io.read_config(folder)
     weights_io.choose_backbone(config, backbone)
-    if name in ("dense", "splade", "colbert") and options.keys() <= dict(variants.parse_spec(canonical_spec(arch)).options).keys():
+    if (
+        name in ("dense", "splade", "colbert", "cross-encoder")
+        and options.keys() <= dict(variants.parse_spec(canonical_spec(arch)).options).keys()
+    ):
         arch = _merge_specs(str(variants.Spec(name, tuple(options.items()))), arch)
     else:
         _log_overridden_options(folder, arch, options)
@@ -185,8 +189,8 @@ def _from_plain_weights(
     default = replace(InputConfig(query_length=query, document_length=document), **folder_config)
     if architecture.reads_pairs:
         default = replace(default, query_length=min(query, default.document_length // 2))
-    input_config = _override_lengths(replace(default, **fields), overrides, architecture)
-    if architecture.reads_pairs and not random_weights:
+    input_config = _override_input(replace(default, **fields), overrides, architecture, tokenizer)
+    if architecture.reads_pairs and not random_weights and not isinstance(architecture.heads["relevance"], WordLogitHead):
         load_classification_head(folder, architecture, device)
     if not random_weights:
         load_head_files(folder, architecture)
@@ -253,10 +257,23 @@ def _warn_of_first_token(folder: Path, architecture: Architecture) -> None:
         log.warning("%s: attends to earlier tokens alone, so that its first token reads nothing; set pooling=last or pooling=mean", folder)
 
 
-def _override_lengths(input_config: InputConfig, overrides: dict[str, Any], architecture: Architecture) -> InputConfig:
+def _override_input(
+    input_config: InputConfig, overrides: dict[str, Any], architecture: Architecture, tokenizer: TextTokenizer
+) -> InputConfig:
     """An input configuration with the user's fields; of a pair, the length that the user leaves out follows from the other: a query gets at
-    most half of it. UsageError for lengths that the encoder cannot read."""
+    most half of it, and a decoder's template is that of its chats. UsageError for lengths that the encoder cannot read."""
     overridden, positions = input_config.override(overrides), architecture.encoder.config.positions
+    head = architecture.heads["relevance"] if architecture.reads_pairs else None
+    if not isinstance(head, WordLogitHead):
+        if flag := next((name for name in ("template", "instruction") if overrides.get(name)), None):
+            raise UsageError(f"--{flag}: is for cross-encoder:head=yes-no")
+        overridden = replace(overridden, template="", instruction="")
+    elif not overridden.template:
+        template, instruction = read_chat_template(tokenizer, head.words, overridden.instruction)
+        overridden = replace(overridden, template=template, instruction=instruction)
+    elif "template" in overrides and "instruction" not in overrides:
+        instruction = (overridden.instruction or DEFAULT_INSTRUCTION) if INSTRUCTION in overridden.template else ""
+        overridden = replace(overridden, instruction=instruction)
     if architecture.reads_pairs and "query_length" not in overrides and "document_length" in overrides:
         overridden = replace(overridden, query_length=max(3, min(overridden.query_length, overridden.document_length // 2)))
     elif architecture.reads_pairs and "query_length" in overrides and "document_length" not in overrides:

@@ -9,7 +9,7 @@ from moeir.errors import ArtifactError, UsageError
 
 SIDES = ("query", "document")
 DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # the first that is there counts, even if it is empty
-OPTIONAL = ("prompts", "default_prompt")  # left out of moeir.json if there are none
+OPTIONAL = ("prompts", "default_prompt", "template", "instruction")  # left out of moeir.json if there are none
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,8 @@ class InputConfig:
     """Prefixes and maximum lengths of texts: set once when a checkpoint is built and stored in it; no later stage has a flag for them.
 
     A query has `query_prefix`, or one of the `prompts` if training or search names it; `default_prompt` is that of sentence-transformers'
-    encode(), kept for its files.
+    encode(), kept for its files. `template` is the text of a pair for `cross-encoder:head=yes-no`, with {query}, {document} and perhaps
+    {instruction} in it.
     """
 
     query_prefix: str = ""
@@ -26,6 +27,8 @@ class InputConfig:
     document_length: int = 256
     prompts: dict[str, str] = field(default_factory=dict)
     default_prompt: str = ""
+    template: str = ""
+    instruction: str = ""
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], source: str) -> "InputConfig":

@@ -5,6 +5,7 @@ A folder is read whole: a module or a setting that a checkpoint cannot keep is a
 
 import json
 import logging
+import re
 import string
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -14,18 +15,21 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from moeir.architectures.input_config import DOCUMENT_PROMPTS, SIDES, InputConfig
+from moeir.backbones import pair_text
 from moeir.backbones.families import weights_io
 from moeir.backbones.json_fields import POOLING_MODES, CheckedFields, read_json_object, read_sentence_settings
-from moeir.backbones.tokenizer import MARKERS, TextTokenizer, load_tokenizer, read_tokenizer_config
+from moeir.backbones.tokenizer import CHAT_TEMPLATE, MARKERS, TextTokenizer, load_tokenizer, read_tokenizer_config
 from moeir.errors import ArtifactError
 from moeir.heads import lexical, pooling
 from moeir.heads.pooling import PoolingHead
 
 TRANSFORMER = "sentence_transformers.models.Transformer"
+BASE, LOGIT_SCORE = "sentence_transformers.base.modules.transformer", "sentence_transformers.cross_encoder.modules.logit_score.LogitScore"
 CONFIG_FILE = "config_sentence_transformers.json"
 ENCODERS = ("Transformer", "MLMTransformer")
 QUERY_WEIGHTS = "SparseStaticEmbedding"  # of the tokens of queries that no encoder reads
-MODULES = (*ENCODERS, "Pooling", "Dense", "Normalize", "SpladePooling", "MultiVectorMask", "Dropout")
+MODULES = (*ENCODERS, "Pooling", "Dense", "Normalize", "SpladePooling", "MultiVectorMask", "LogitScore", "Dropout")
+LOGITS = "causal_logits"  # what LogitScore takes
 POOLINGS = {"lasttoken": "last", "weightedmean": "weighted_mean", "mean_sqrt_len_tokens": "mean_sqrt_len"}  # that have other names here
 MAP_ACTIVATIONS = {f"{kind.__module__}.{kind.__name__}": name for name, kind in pooling.ACTIVATIONS.items()}
 ACTIVATIONS = ("Identity", "Sigmoid", "Tanh")  # of a cross-encoder: they keep the order of its scores
@@ -43,10 +47,12 @@ KNOWN_KEYS = {  # that are read, or have no effect on what moeir computes
     "SpladePooling": {"word_embedding_dimension", "embedding_dimension", "pooling_strategy", "activation_function", "chunk_size"},
     "Dense": {"in_features", "out_features", "bias"},
     "MultiVectorMask": {"skiplist_words"},
+    "LogitScore": {"true_token_id", "false_token_id"},
     "Normalize": set[str](),
     QUERY_WEIGHTS: {"frozen"},
     "expansion": {"attend", "length"},
     "router": {"default_route", "allow_empty_key"},
+    "chat": {"chat_template"},
 }
 ENCODER_ALONE = "a copy of the folder without modules.json stands for its encoder alone"
 ADVICE = f"{ENCODER_ALONE}, and moeir init --lossy goes on without it"
@@ -82,8 +88,11 @@ def read_folder_settings(
         return FolderSettings(trunk or folder, {}, {}, {})
     is_late = arch == "colbert" and (_is_pylate(_read_fields(folder / CONFIG_FILE)) or "MultiVectorMask" in dict(modules))
     config = _read_known(folder / CONFIG_FILE, refuse, *(["config", "pylate"] if is_late else ["config"]))
-    fields: dict[str, Any] = _read_lengths(encoder, arch, refuse, trunk or encoder)
+    reads_words = arch == "cross-encoder" and "LogitScore" in dict(modules) and requested.get("head", "yes-no") == "yes-no"
+    fields: dict[str, Any] = _read_lengths(encoder, "yes-no" if reads_words else arch, refuse, trunk or encoder)
     prompts, default = config.get("prompts") or {}, config.get("default_prompt_name")
+    if reads_words:
+        return _read_logit_score(folder, modules, fields["document_length"], prompts.get(default) or "", refuse)
     if arch == "cross-encoder":
         if default and prompts.get(default):
             refuse(f"{folder}/{CONFIG_FILE}: moeir cannot keep the prompt {default!r} before every pair")
@@ -108,6 +117,28 @@ def read_folder_settings(
 def find_tokenizer(folder: Path, trunk: Path) -> Path:
     """The folder with the tokenizer of an adapter: its own, or that of its trunk."""
     return folder if (folder / "tokenizer.json").is_file() else trunk
+
+
+def _read_logit_score(folder: Path, modules: Modules, length: int, instruction: str, refuse: Refuse) -> FolderSettings:
+    """The template and the words of a reranker by the logits of a decoder; its pairs have at most `length` tokens."""
+    encoder, file = modules[0][1], dict(modules)["LogitScore"] / "config.json"
+    tokenizer, settings = TextTokenizer(encoder), _read_module(modules, "LogitScore", refuse, module_input_name=[LOGITS])
+    ids = [number for name in ("true_token_id", "false_token_id") if (number := settings.get(name)) is not None]
+    words = [tokenizer.id_to_token(number) for number in ids]
+    if list(map(tokenizer.find_word, words)) != ids or settings.get("true_token_id") is None or set("".join(words)) & set(":,+="):
+        raise ArtifactError(f"{file}: the tokens {ids} are {', '.join(map(repr, words))}; expected two words of its tokenizer, or one")
+    if (activation := read_activation(folder, weights_io.read_config(encoder))).rpartition(".")[2] not in ACTIVATIONS:
+        refuse(f"{folder}: its scores pass through {activation}; moeir's are logits, ranked as under {', '.join(ACTIVATIONS)}")
+    sentence = read_sentence_settings(encoder)
+    chat = _check_known(sentence.get("processing_kwargs") or {}, f"{encoder}: processing_kwargs", refuse, "chat").get("chat_template") or {}
+    template = pair_text.QUERY + pair_text.DOCUMENT  # as without a chat template they are
+    if "message" in (sentence.get("modality_config") or {}):
+        template, instruction = pair_text.read_chat_template(tokenizer, words, instruction, dict(chat), has_roles=True)
+    elif instruction:
+        refuse(f"{folder}/{CONFIG_FILE}: moeir cannot keep the prompt {instruction!r} before every pair")
+        instruction = ""
+    fields = {"document_length": length, "template": template, "instruction": instruction}
+    return FolderSettings(encoder, fields, {"head": "yes-no", "words": "+".join(words)}, {})
 
 
 def _refuse_or_warn(lossy: bool, message: str) -> None:
@@ -192,7 +223,8 @@ def _check_known(fields: Mapping[str, Any], source: str, refuse: Refuse, *kinds:
 def _read_lengths(encoder: Path, arch: str, refuse: Refuse, trunk: Path) -> dict[str, int]:
     """The maximum length of each side: that of the encoder's settings, else of its tokenizer, up to the encoder's positions."""
     settings, source = read_sentence_settings(encoder), f"{encoder}: the settings of its encoder"
-    own = {key: settings[key] for key in settings if not (arch == "colbert" and key == "query_expansion")}
+    own_keys = {"colbert": "query_expansion", "yes-no": "processing_kwargs"}
+    own = {key: settings[key] for key in settings if key != own_keys.get(arch)}
     settings = _check_known(own, source, refuse, "encoder")
     arguments: dict[str, Any] = {}
     for name in ARGUMENTS:
@@ -201,7 +233,7 @@ def _read_lengths(encoder: Path, arch: str, refuse: Refuse, trunk: Path) -> dict
         states = (modality if isinstance(modality, dict) else {}).get("method_output_name")
         if kind == "text" and states != "last_hidden_state" and (states != "logits" or arch == "dense"):
             refuse(f"{source}: its output is {states!r}; moeir reads 'last_hidden_state'")
-        elif kind == "message":
+        elif kind == "message" and arch != "yes-no":
             refuse(f"{source}: each text becomes a message of a chat template; moeir reads it as it is")
     length = settings.get("max_seq_length") or arguments.get("model_max_length")
     if length is None:
@@ -232,8 +264,8 @@ def _read_one_vector(
     expected = ["Transformer", "Pooling", *["Dense"] * names.count("Dense"), *(["Normalize"] if "Normalize" in names else [])]
     if arch == "dense" and names != expected:
         refuse(f"{folder}: its modules are {', '.join(names)}; expected Transformer, Pooling, any Dense and at most Normalize")
-    elif arch != "dense" and "Dense" in names:
-        refuse(f"{folder}: moeir cannot keep its module Dense in {arch}")
+    elif arch != "dense" and (other := next((name for name in ("Dense", "LogitScore") if name in names), "")):
+        refuse(f"{folder}: moeir cannot keep its module {other} in {arch}")
     pooling_file = dict(modules).get("Pooling", folder) / "config.json"
     options = _read_pooling(pooling_file, requested if arch == "dense" else None, refuse) if "Pooling" in names else {}
     _read_module(modules, "Normalize", refuse, module_input_name=[VECTOR], module_output_name=[VECTOR])
@@ -388,6 +420,29 @@ def write_modules(
     lengths = {f"{side}_length": input_config.max_length(side) for side in SIDES}
     own = lengths if sides and len({*lengths.values()}) > 1 else {}
     write_json(folder / "sentence_bert_config.json", {"max_seq_length": max(lengths.values()), "do_lower_case": False, **own})
+
+
+def write_logit_score(folder: Path, input_config: InputConfig, token_ids: Sequence[int]) -> None:
+    """The files of a CrossEncoder by the logits of words, and the template of its pairs for the roles query and document."""
+    tokens = dict(zip(("true_token_id", "false_token_id"), (*token_ids, None), strict=False))
+    write_modules(folder, input_config, f"{BASE}.Transformer", {"1_LogitScore": (LOGIT_SCORE, tokens)})
+    modality = {"method": "forward", "method_output_name": "logits"}
+    settings = {"transformer_task": "text-generation", "module_output_name": LOGITS, "max_seq_length": input_config.document_length}
+    modalities = {"text": modality, "message": {**modality, "format": "flat"}}
+    write_json(folder / "sentence_bert_config.json", settings | {"modality_config": modalities})
+    write_json(folder / CONFIG_FILE, {"model_type": "CrossEncoder", "activation_fn": "torch.nn.modules.linear.Identity"})
+
+    def render(part: str) -> str:
+        content = '(messages | selectattr("role", "eq", "{}") | map(attribute="content") | first'
+        prefixes = {pair_text.QUERY: input_config.query_prefix, pair_text.DOCUMENT: input_config.document_prefix}
+        if part in prefixes:
+            return f"(({json.dumps(prefixes[part], ensure_ascii=False)}) ~ {content.format(part[1:-1])})) | trim"
+        text = json.dumps(input_config.instruction if part == pair_text.INSTRUCTION else part, ensure_ascii=False)
+        return f"{content.format('system')} | default({text}))" if part == pair_text.INSTRUCTION else text
+
+    placeholders = "|".join(map(re.escape, (pair_text.QUERY, pair_text.DOCUMENT, pair_text.INSTRUCTION)))
+    parts = filter(None, re.split(f"({placeholders})", input_config.template))
+    (folder / CHAT_TEMPLATE).write_text("".join(f"{{{{ {render(part)} }}}}" for part in parts), encoding="utf-8")
 
 
 def write_config(folder: Path, input_config: InputConfig, facts: Mapping[str, Any]) -> None:

@@ -67,6 +67,7 @@ class Encoder(nn.Module):
     file_names: Mapping[str, str] | None = None  # of weights by their names here, if transformers reads and writes them
     name_map: NameMap | None = None  # of one of our families: between names here and those of transformers
     is_causal = False  # whether tokens attend to earlier ones alone
+    word_head: nn.Module | None = None  # that of a model of transformers, also where `vocabulary_head` cannot be it
 
     def __init__(self, config: EncoderConfig, *, vocabulary_head: bool = False) -> None:
         super().__init__()

@@ -43,14 +43,15 @@ FIELDS: Mapping[str, tuple[type | None, ...]] = {  # types of the values, as `js
     # sentence-transformers
     **dict.fromkeys(("max_seq_length", "query_length", "document_length", "truncate_dim"), (int, None)),
     **dict.fromkeys((*(f"pooling_mode_{mode}" for mode in POOLING_MODES), "include_prompt", "bias", "attend"), (bool,)),
-    **dict.fromkeys(("in_features", "out_features", "length"), (int,)),
+    **dict.fromkeys(("in_features", "out_features", "length", "true_token_id"), (int,)),
+    "false_token_id": (int, None),
     **dict.fromkeys(("default_prompt_name", "similarity_fn_name", "activation_fn", "query_prefix", "document_prefix"), (str, None)),
     **dict.fromkeys(("activation_function", "pooling_strategy", "module_input_name", "module_output_name"), (str, None)),
     **dict.fromkeys(("do_query_expansion", "attend_to_expansion_tokens"), (bool, None)),
     "skiplist_words": (list, None),
     "query_expansion": (dict, None),
     **dict.fromkeys(("modality_config", "model_args", "model_kwargs", "tokenizer_args", "processor_kwargs"), (dict, None)),
-    **dict.fromkeys(("config_args", "config_kwargs", "prompts"), (dict, None)),
+    **dict.fromkeys(("config_args", "config_kwargs", "prompts", "processing_kwargs"), (dict, None)),
     **dict.fromkeys(("query", "document", "passage", "corpus"), (str, None)),  # of prompts
 }
 TYPE_NAMES = {int: "a whole number", float: "a number", str: "a string", bool: "true or false", dict: "an object", list: "a list"}

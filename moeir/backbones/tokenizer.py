@@ -5,6 +5,7 @@ import json
 import string
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ TOKENIZER_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
     *("vocab.txt", "vocab.json", "merges.txt", "added_tokens.json"),
 )
+CHAT_TEMPLATE = "chat_template.jinja"  # kept beside them; the tokens of a text do not depend on it
+TEMPLATE_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 MASK_TOKENS, UNKNOWN_TOKENS = ("[MASK]", "<mask>"), ("[UNK]", "<unk>")
 MARKERS = {"query": ("[Q] ", "[unused0]"), "document": ("[D] ", "[unused1]")}  # of PyLate, and of ColBERT
 WORDPIECE_PREFIX, BYTE_LEVEL_SPACE = "##", "Ġ"
@@ -43,7 +46,7 @@ class TextTokenizer:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        paths = ((name, folder / name) for name in TOKENIZER_FILES)
+        paths = ((name, folder / name) for name in (*TOKENIZER_FILES, CHAT_TEMPLATE))
         self._files = {name: path.read_bytes() for name, path in paths if path.exists()}  # the folder may be another one later
         self._config = read_tokenizer_config(folder)
         self._lower_cases = _lower_cases_before(_read_config_files(folder), folder)
@@ -96,6 +99,31 @@ class TextTokenizer:
         with refuse_failures(self.folder, "encode a text"):
             encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=special)
         return [encoding.ids or (self._empty_text if special else []) for encoding in encodings]
+
+    def encode_template(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of texts in which special tokens may be written, as in a template; none are added."""
+        with refuse_failures(self.folder, "encode a template"):
+            return [encoding.ids for encoding in self._template_tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    @cached_property
+    def _template_tokenizer(self) -> Tokenizer:
+        tokenizer = Tokenizer.from_str(self._tokenizer.to_str())
+        tokenizer.encode_special_tokens = False
+        return tokenizer
+
+    @property
+    def chat_template(self) -> tuple[str | None, dict[str, str]]:
+        """The template of conversations that came with the weights, of several the default one, and the special tokens that it may name."""
+        if CHAT_TEMPLATE in self._files:
+            template: Any = self._files[CHAT_TEMPLATE].decode(errors="replace")
+        elif isinstance(template := self._config.get("chat_template"), list):
+            template = next((one.get("template") for one in template if isinstance(one, dict) and one.get("name") == "default"), None)
+        return template, {name: token for name in TEMPLATE_TOKENS if (token := self._name_token(name))}
+
+    def find_word(self, word: str) -> int | None:
+        """The token that is written so, or that alone encodes a text; None if there is none."""
+        ids = [number] if (number := self._find_token([word])) is not None else self.encode([word], special=False)[0]
+        return ids[0] if len(ids) == 1 else None
 
     def encode_first(self, texts: Sequence[str], max_tokens: int, *, special: bool = True) -> tuple[list[list[int]], list[int]]:
         """Token ids of each text whose first `max_tokens`, or all if there are fewer, are those of `encode`, and the number of its tokens.
@@ -176,7 +204,8 @@ class TextTokenizer:
     @property
     def digest(self) -> str:
         """Digest of what the tokens of a text depend on: the tokenizer files, and the version of the library that reads them."""
-        entries = {name: {"sha256": hashlib.sha256(content).hexdigest()} for name, content in self._files.items()}
+        files = {name: content for name, content in self._files.items() if name != CHAT_TEMPLATE}
+        entries = {name: {"sha256": hashlib.sha256(content).hexdigest()} for name, content in files.items()}
         entries |= {"do_lower_case": {"sha256": "true"}} if self._lower_cases else {}
         return manifests.digest_files({**entries, "tokenizers": {"sha256": tokenizers.__version__}})
 

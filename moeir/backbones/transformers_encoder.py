@@ -7,7 +7,7 @@ alone: towers and routed experts cut such an encoder as they cut our own.
 """
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from dataclasses import replace as replace_field
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from moeir.backbones.config import MAX_SIZES, EncoderConfig
@@ -233,6 +234,16 @@ class StatesOutput:
         return None
 
 
+_decoder: ContextVar[tuple[Tensor, Tensor] | None] = ContextVar("rows of the running head's decoder, and their bias", default=None)
+
+
+class DecoderPlaceholder(nn.Module):
+    """Stands for the decoder of a vocabulary head: passes the states on, or computes the logits of a few words."""
+
+    def forward(self, states: Tensor) -> Tensor:
+        return states if (rows := _decoder.get()) is None else F.linear(states, *rows)
+
+
 class TransformersHead(nn.Module):
     """The vocabulary head of a model of transformers without its decoder: [T, H] -> [T, E]; `words` [V, E] if they are not tied."""
 
@@ -247,6 +258,14 @@ class TransformersHead(nn.Module):
     def forward(self, states: Tensor) -> Tensor:
         transformed: Tensor = self.model(inputs_embeds=states[None]).logits[0]
         return transformed
+
+    def word_logits(self, states: Tensor, words: Tensor, ids: Tensor) -> Tensor:
+        """Logits [T, n] of the words `ids` [n] among `words` [V, E], scaled and capped as the model does."""
+        token = _decoder.set((words.index_select(0, ids).float(), self.bias.index_select(0, ids).float()))
+        try:
+            return self(states)
+        finally:
+            _decoder.reset(token)
 
 
 class TransformersEncoder(Encoder):
@@ -317,6 +336,10 @@ class TransformersEncoder(Encoder):
     def vocabulary_words(self) -> Tensor:
         head = self.vocabulary_head
         return head.words if isinstance(head, TransformersHead) and head.words is not None else self.embeddings.words.weight
+
+    def word_logits(self, states: Tensor, token_ids: Sequence[int]) -> Tensor:
+        """states [B, H] -> the logits [B, n] of n words, without those of all others."""
+        return self.vocabulary_head.word_logits(states, self.vocabulary_words, torch.tensor(token_ids, device=states.device))
 
     def forward(self, tokens: PackedTokens) -> Tensor:
         if not self.layers and self.config.packed is False:

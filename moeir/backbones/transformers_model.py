@@ -25,11 +25,13 @@ from transformers.core_model_loading import revert_weight_conversion
 from transformers.initialization import no_init_weights
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.models.auto import modeling_auto as auto
+from transformers.utils.chat_template_utils import render_jinja_template
 
 from moeir.backbones.families.weights_io import BACKBONE_KEY, FAMILIES, check_shapes, list_weight_files, read_header
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.backbones.transformers_encoder import (
     ATTENTION,
+    DecoderPlaceholder,
     NotPackableError,
     StatesModel,
     TransformersConfig,
@@ -40,6 +42,7 @@ from moeir.backbones.transformers_encoder import (
 from moeir.errors import ArtifactError, UsageError, is_out_of_memory
 
 GGUF_LINK = "model.gguf"
+SOFT_CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")  # of logits, in configurations
 OWN_KEYS = (BACKBONE_KEY, "moeir_family", "model_type", "auto_map", "quantization_config")
 HEAD_CLASSES = (auto.MODEL_FOR_MASKED_LM_MAPPING, auto.MODEL_FOR_CAUSAL_LM_MAPPING)
 BASE_CLASSES = (auto.MODEL_FOR_TEXT_ENCODING_MAPPING, auto.MODEL_MAPPING)
@@ -81,6 +84,13 @@ def read_model_config(config: Mapping[str, Any], folder: Path) -> PreTrainedConf
         raise UsageError(f"{folder}/config.json: attention_type is 'block_sparse', in which {reason}")
     model_config.use_cache = False
     return model_config
+
+
+def render_messages(template: str, messages: list[dict[str, str]], options: Mapping[str, Any], folder: Path) -> str:
+    """A chat in a template, rendered in the sandbox of transformers; ArtifactError if the template raises an error."""
+    with refuse_transformers_errors(f"{folder}: its chat template cannot be rendered; --template gives another"):
+        [text], _ = render_jinja_template([messages], chat_template=template, **options)
+    return str(text)
 
 
 def find_class(config: PreTrainedConfig, *, head: bool = False) -> type[PreTrainedModel] | None:
@@ -236,9 +246,12 @@ def _build_encoder(
     head = _take_head(model, base) if has_head and base is not model else None
     encoder = _cut_into_layers(base, sizes, probe=probe)
     encoder.vocabulary_head, encoder.is_causal = head, is_causal
+    encoder.__dict__["word_head"] = head
     noted = {} if encoder.config.packed is None else {"packed": encoder.config.packed, "transformers": transformers.__version__}
     config[BACKBONE_KEY] = dict(config.get(BACKBONE_KEY, {})) | noted
     encoder.file_names = {own: names[id(tensor)] for own, tensor in encoder.state_dict(keep_vars=True).items()}
+    if any(getattr(base.config, name, None) is not None for name in SOFT_CAPS):  # the largest logit is then no product alone
+        encoder.vocabulary_head = None
     return encoder
 
 
@@ -254,13 +267,14 @@ def _register_once(model: nn.Module) -> None:
 
 
 def _take_head(model: PreTrainedModel, base: PreTrainedModel) -> TransformersHead | None:
-    """The vocabulary head of a model without the model; None where logits are not the decoder's map of what the head computes."""
+    """The vocabulary head of a model without the model; None where logits are not the decoder's map of what the head computes, or that
+    capped."""
     decoder = model.get_output_embeddings()
-    if decoder is None or getattr(model.config, "final_logit_softcapping", None) is not None:
+    if decoder is None:
         return None
     name = next(name for name, module in model.named_modules() if module is decoder)
     owner, _, own_name = name.rpartition(".")
-    setattr(model.get_submodule(owner), own_name, nn.Identity())
+    setattr(model.get_submodule(owner), own_name, DecoderPlaceholder())
     setattr(model, model.base_model_prefix, StatesModel())
     for module in model.modules():
         for parameter_name, parameter in module._parameters.items():
@@ -420,10 +434,11 @@ def find_rotary_limit(config: PreTrainedConfig) -> int:
 
 
 def to_files(
-    config: Mapping[str, Any], folder: Path, weights: Mapping[str, Tensor], file_names: Mapping[str, str]
+    config: Mapping[str, Any], folder: Path, weights: Mapping[str, Tensor], file_names: Mapping[str, str], *, has_head: bool = False
 ) -> tuple[str, dict[str, Tensor]]:
-    """The name of a model's class, and its weights by the names that files have; `weights` are by ours, `file_names` the encoder's."""
-    model_config, has_head = read_model_config(config, folder), any(name.startswith("vocabulary_head.") for name in weights)
+    """The name of a model's class, and its weights by the names that files have; `weights` are by ours, `file_names` the encoder's.
+    `has_head`: with a vocabulary head, even if that has no weights of its own."""
+    model_config, has_head = read_model_config(config, folder), has_head or any(name.startswith("vocabulary_head.") for name in weights)
     kind = choose_class(model_config) if has_head else find_class(model_config)
     prefix = "" if has_head else f"{kind.base_model_prefix}."
     with torch.device("meta"):

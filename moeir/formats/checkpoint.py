@@ -12,6 +12,7 @@ from moeir.architectures.sentence_transformers_files import (
     write_config,
     write_dense_files,
     write_json,
+    write_logit_score,
     write_modules,
     write_weights,
 )
@@ -20,6 +21,7 @@ from moeir.backbones.families import weights_io
 from moeir.backbones.torch_files import write_torch_file
 from moeir.errors import UsageError
 from moeir.formats.base import Conversion, Format
+from moeir.heads.classification import WordLogitHead
 from moeir.heads.lexical import WEIGHT_UNIT
 from moeir.parsing import format_value
 
@@ -43,7 +45,8 @@ class Checkpoint(Format):
 
 
 class SentenceTransformers(Format):
-    """A folder that sentence-transformers opens: SparseEncoder, from a SPLADE checkpoint, or SentenceTransformer, from a dense one."""
+    """A folder that sentence-transformers opens: SparseEncoder, from a SPLADE checkpoint, SentenceTransformer, from a dense one, or
+    CrossEncoder, from a cross-encoder with head=yes-no."""
 
     kind = "checkpoint"
     is_folder = True
@@ -52,6 +55,11 @@ class SentenceTransformers(Format):
         raise UsageError(f"{path}: moeir init --model {path} --arch dense makes a checkpoint from it, with its prefixes and lengths")
 
     def write(self, items: Iterator[RetrievalModel], path: Path, conversion: Conversion) -> int:
+        items = iter([model := next(items)])
+        if isinstance(word_head := dict(model.architecture.heads.items()).get("relevance"), WordLogitHead):
+            _write_encoder(path, model)
+            write_logit_score(path, model.input_config, word_head.token_ids)
+            return 1
         model, options = _take_checkpoint(items, conversion, ("splade", "dense"), {"encoders": "siamese"}, keeps=("prefixes",))
         config = model.architecture.encoder.config
         if "global" in model.architecture.heads:
@@ -174,5 +182,6 @@ def _take_checkpoint(
 def _write_encoder(folder: Path, model: RetrievalModel) -> None:
     """Write config.json, model.safetensors and the tokenizer as `transformers` reads them."""
     encoder = model.architecture.encoder
-    weights_io.write_model(folder, model.config, encoder.state_dict(), hf_compatible=True, file_names=encoder.file_names)
+    names: dict[str, Any] = {"file_names": encoder.file_names, "has_head": encoder.vocabulary_head is not None}
+    weights_io.write_model(folder, model.config, encoder.state_dict(), hf_compatible=True, **names)
     model.tokenizer.copy_files(folder)

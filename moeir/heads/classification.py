@@ -1,10 +1,13 @@
-"""Relevance score of a query-document pair: the sequence classification head of the encoder's family."""
+"""Relevance score of a query-document pair: the sequence classification head of the encoder's family, or logits of a decoder's words."""
 
 from torch import Tensor, nn
 
 from moeir.backbones.config import ACTIVATIONS, EncoderConfig
+from moeir.backbones.encoder import Encoder
 from moeir.backbones.layers import init_weights
 from moeir.backbones.packed_tokens import PackedTokens
+from moeir.backbones.tokenizer import TextTokenizer
+from moeir.errors import UsageError
 from moeir.kernels.precision import full_precision
 from moeir.representations.dense import Dense
 
@@ -38,6 +41,36 @@ class ClassificationHead(nn.Module):
                 states = ACTIVATIONS[self.config.activation](dense(self.input_dropout(states)))
                 states = states if self.norm is None else self.norm(states)
             return Dense(self.output(self.dropout(states)))
+
+
+class WordLogitHead(nn.Module):
+    """The logit of the next word `words[0]`, less that of `words[1]` if there is one (Nogueira et al. 2020; Qwen3-Reranker, 2025).
+
+    It has no parameters; `token_ids` are those of the words, which the tokenizer knows.
+    """
+
+    kind = Dense.kind
+
+    def __init__(self, words: tuple[str, ...]) -> None:
+        super().__init__()
+        if not 1 <= len(words) <= 2 or len({*words}) < len(words):
+            expected = "the word for a relevant document and, if it counts, that for another, as yes+no"
+            raise UsageError(f"cross-encoder:words={'+'.join(words)}: expected {expected}")
+        self.words, self.token_ids = words, tuple[int, ...]()
+
+    def find_words(self, tokenizer: TextTokenizer) -> None:
+        """UsageError for a word that is no single token."""
+        numbers = [tokenizer.find_word(word) for word in self.words]
+        for word, number in zip(self.words, numbers, strict=True):
+            if number is None:
+                raise UsageError(f"cross-encoder:words={'+'.join(self.words)}: {word!r} is no single token of {tokenizer.folder}")
+        self.token_ids = tuple(number for number in numbers if number is not None)
+
+    def forward(self, last: Tensor, encoder: Encoder) -> Dense:
+        """last [B, H], the states of the last tokens -> vectors [B, 1], the score of each pair."""
+        with full_precision(last.device):
+            logits = encoder.word_logits(last.float(), self.token_ids)
+            return Dense(logits[:, :1] - logits[:, 1:] if len(self.token_ids) == 2 else logits)
 
 
 def binary_to_single_logit(weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:

@@ -169,7 +169,8 @@ class CandidateTexts:
     def tokenize(self, checkpoint: RetrievalModel, codes: Integers, *, whole: bool) -> TokenizedTexts:
         """Tokens of the queries and documents for a cross-encoder, truncated to fit a pair, or `whole`."""
         pairing = checkpoint.pair_tokenizer
-        key = repr((checkpoint.tokenizer.digest, pairing.input_config.to_dict(), pairing.field_indices, pairing.separate, whole))
+        parts = (pairing.field_indices, pairing.separate, pairing.context, whole)
+        key = repr((checkpoint.tokenizer.digest, pairing.input_config.to_dict(), *parts))
         tokenized = self._tokenized.get(key)
         if tokenized is None or (tokenized.rows[codes] < 0).any():
             self._tokenized[key] = tokenized = self._tokenize_all(checkpoint, codes, whole=whole)

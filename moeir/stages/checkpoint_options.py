@@ -43,6 +43,13 @@ class InputOptions(Stage):
     prompt: tuple[str, ...] = option(
         "NAME=TEXT: a prompt of queries beside --query-prefix, which training and search may name; repeat the flag.", (), group="Model"
     )
+    template: str | None = option(
+        "For cross-encoder:head=yes-no: the text of a pair, with {query}, {document} and perhaps {instruction} [default: the chat template "
+        "of the weights].",
+        None,
+        group="Model",
+    )
+    instruction: str | None = option("The {instruction} in a template [default: that of the chat template].", None, group="Model")
     query_length: int | None = option(
         "Maximum tokens of a query [default: that of the weights, or 64; cross-encoder: half a pair].", None, group="Model"
     )
@@ -65,7 +72,7 @@ class InputOptions(Stage):
             if not equals or name in ("", *RESERVED):
                 expected = f"NAME=TEXT, with a NAME that is none of {', '.join(RESERVED)} (see --query-prefix, --document-prefix)"
                 raise UsageError(f"--prompt {one}: expected {expected}")
-        names = ("query_prefix", "document_prefix", "query_length", "document_length")
+        names = ("query_prefix", "document_prefix", "template", "instruction", "query_length", "document_length")
         fields = {name: value for name in names if (value := getattr(self, name)) is not None}
         return fields | ({"prompts": prompts} if prompts else {})
 

@@ -151,7 +151,9 @@ def _template_fingerprint(checkpoint: RetrievalModel) -> dict[str, Any]:
     """An architecture's tokens of an empty text, by side: markers and [MASK] tokens, and how many are not attended to; for a cross-encoder
     the parts of a document that it reads."""
     if checkpoint.architecture.reads_pairs:
-        return {"parts": checkpoint.pair_tokenizer.field_indices, "separate": checkpoint.pair_tokenizer.separate}
+        pairs = checkpoint.pair_tokenizer
+        context = {} if pairs.context is None else {"context": pairs.context}
+        return {"parts": pairs.field_indices, "separate": pairs.separate, **context}
     [empty], lengths = checkpoint.tokenizer.encode([""]), checkpoint.input_config
     return {side: checkpoint.architecture.truncate_and_mark([empty], side, lengths.max_length(side)) for side in ("query", "document")}
 

@@ -5,6 +5,7 @@ import shutil
 import string
 
 import pytest
+import torch
 from transformers import AutoTokenizer, RobertaTokenizer
 
 from moeir.architectures.base import Architecture
@@ -155,7 +156,7 @@ def test_a_decoders_tokenizer_adds_what_its_post_processor_says_and_keeps_it_whe
     assert (reader.special_tokens.leading, reader.special_tokens.trailing) == ENDS[template]
     assert reader.encode(TEXT[:3]) == theirs(TEXT[:3])["input_ids"] and reader.encode([""])[0] == (theirs("")["input_ids"] or [2])
     long = "the owls hunting at night " * 9
-    cut, silent = Architecture(None, reader.special_tokens).truncate_and_mark(reader.encode([long]), "document", 9)
+    cut, silent = Architecture(torch.nn.Identity(), reader.special_tokens).truncate_and_mark(reader.encode([long]), "document", 9)
     assert cut == [theirs(long, truncation=True, max_length=9)["input_ids"]] and silent is None
 
 

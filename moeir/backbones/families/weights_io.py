@@ -50,7 +50,8 @@ def resolve_model(model: Path, extra_files: Iterable[str] = (), revision: str | 
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(str(model), revision=revision, allow_patterns=["*.json", "*.txt", "*.safetensors", *extra_files]))
+        patterns = ["*.json", "*.txt", "*.jinja", "*.safetensors", *extra_files]
+        return Path(snapshot_download(str(model), revision=revision, allow_patterns=patterns))
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as problem:
         reason = str(problem).split("\n")[0]
         raise UsageError(f"{model}: not a folder, and it cannot be loaded from the hub ({reason}); expected a folder of weights") from None
@@ -105,6 +106,12 @@ def choose_backbone(config: MutableMapping[str, Any], backbone: str | None) -> N
 def _import_transformers() -> ModuleType:
     """The module that opens models of transformers, imported when one is met: it takes a second."""
     return importlib.import_module("moeir.backbones.transformers_model")
+
+
+def render_chat(template: str, messages: list[dict[str, str]], options: Mapping[str, Any], folder: Path) -> str:
+    """A chat in a template of transformers, rendered in its sandbox; ArtifactError if the template raises an error."""
+    rendered: str = _import_transformers().render_messages(template, messages, options, folder)
+    return rendered
 
 
 def parse_encoder_config(config: Mapping[str, Any], folder: Path) -> EncoderConfig:
@@ -272,9 +279,11 @@ def write_model(
     *,
     hf_compatible: bool,
     file_names: Mapping[str, str] | None = None,
+    has_head: bool = False,
 ) -> None:
     """Write config.json and model.safetensors. `hf_compatible` weights have the family's class name and load in transformers;
-    others have model type `moeir`, so that transformers does not load a part of them by mistake. `file_names` are the encoder's.
+    others have model type `moeir`, so that transformers does not load a part of them by mistake. `file_names` are the encoder's;
+    `has_head`: with its vocabulary head, which may have no weights of its own.
 
     Weights that were read in half precision and still are numbers of it are written so; all others in float32.
     """
@@ -288,7 +297,7 @@ def write_model(
         if file_names is None:
             class_name = import_family(config, folder).NAMES.class_prefix + task
         else:
-            class_name, weights = _import_transformers().to_files(config, folder, weights, file_names)
+            class_name, weights = _import_transformers().to_files(config, folder, weights, file_names, has_head=has_head)
         written_config |= {"model_type": family_name, "architectures": [class_name]}
     else:
         written_config |= {"model_type": "moeir", "moeir_family": family_name, "architectures": []}

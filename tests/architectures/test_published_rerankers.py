@@ -1,0 +1,180 @@
+"""Rerankers by the logits of words, as they are published for sentence-transformers: read, and written for it."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from moeir import open_checkpoint
+from moeir.architectures.initialize import build_checkpoint
+from moeir.architectures.sentence_transformers_files import BASE, LOGIT_SCORE
+from moeir.errors import ArtifactError, UsageError
+from moeir.reranking.scoring import score_pairs
+from tests.backbones.test_transformers_encoder import GROUPED
+from tests.backbones.tiny_chats import ROLES, write_chat_tokenizer
+from tests.conftest import run_in_process
+from tests.reranking.pairs import make_all_pairs
+
+PAIRS = [("What is it?", "hunting at night."), ("the owl", "no! yes: mice\nand"), ("3", "mice. " * 90), ("A\u00e9", "<|im_start|> x")]
+SYSTEM = (
+    "<|im_start|>system\n{{ (messages | selectattr('role', 'eq', 'query') | first).content }}<|im_end|>\n<|im_start|>user\n"
+    "{{ (messages | selectattr('role', 'eq', 'document') | first).content }}<|im_end|>\n"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+LOGITS = {"method": "forward", "method_output_name": "logits"}
+SENTENCE = {"transformer_task": "text-generation", "modality_config": {"text": LOGITS, "message": {**LOGITS, "format": "flat"}}}
+SENTENCE |= {"module_output_name": "causal_logits"}
+MODULES = [
+    {"idx": 0, "name": "0", "path": "", "type": f"{BASE}.Transformer"},
+    {"idx": 1, "name": "1", "path": "1_LogitScore", "type": LOGIT_SCORE},
+]
+IDENTITY = {"activation_fn": "torch.nn.modules.linear.Identity"}
+ONE_WORD = SENTENCE | {"processing_kwargs": {"chat_template": {"add_generation_prompt": True}}}
+
+
+def write_reranker(
+    folder: Path,
+    template: str = ROLES,
+    words: tuple[str, ...] = ("yes", "no"),
+    sentence: Any = SENTENCE,
+    prompts: dict[str, str] | None = None,
+) -> Path:
+    """A tiny Qwen3 with the files of Qwen3-Reranker; with other arguments those of zerank-2."""
+    size = write_chat_tokenizer(folder, "qwen", template)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(4)
+        config = transformers.Qwen3Config(**(GROUPED | {"vocab_size": size, "max_position_embeddings": 512, "tie_word_embeddings": True}))
+        transformers.Qwen3ForCausalLM(config).save_pretrained(folder)
+    vocabulary = transformers.AutoTokenizer.from_pretrained(folder).get_vocab()
+    names = ("true_token_id", "false_token_id")
+    tokens = dict.fromkeys(names) | dict(zip(names, (vocabulary[word] for word in words), strict=False))
+    settings = json.loads((folder / "tokenizer_config.json").read_text()) | {"model_max_length": 160}
+    facts = IDENTITY | {"model_type": "CrossEncoder", "prompts": prompts or {}, "default_prompt_name": next(iter(prompts or {}), None)}
+    files = {"modules.json": MODULES, "1_LogitScore/config.json": tokens, "sentence_bert_config.json": sentence}
+    files |= {"tokenizer_config.json": settings, "config_sentence_transformers.json": facts}
+    for name, content in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(json.dumps(content))
+    return folder
+
+
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "Qwen3-Reranker": {},
+    "with an instruction": {"prompts": {"web": "Find mice."}},
+    "zerank-2": {"template": SYSTEM, "words": ("yes",), "sentence": ONE_WORD},
+}
+
+
+def score_here(folder: Path) -> np.ndarray:
+    """Scores of the pairs by a checkpoint."""
+    checkpoint = open_checkpoint(folder)
+    pairs = make_all_pairs(checkpoint, *map(list, zip(*PAIRS, strict=True)))
+    return score_pairs(checkpoint, pairs, dtype=torch.float32, max_tokens=1000).reshape(len(PAIRS), -1).diagonal()
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_reranker_has_the_scores_of_sentence_transformers_in_both_directions(name: str, tmp_path: Path) -> None:
+    peer = pytest.importorskip("sentence_transformers")
+    folder = write_reranker(tmp_path / "published", **LAYOUTS[name])
+    flags = ("--query-length", 32, "--document-length", 160)
+    result = run_in_process("init", "--model", folder, "--arch", "cross-encoder", *flags, "--output", tmp_path / "ckpt")
+    assert result.code == 0, result.stderr
+    theirs = peer.CrossEncoder(str(folder), device="cpu").predict(PAIRS[:3])
+    ours = score_here(tmp_path / "ckpt")
+    assert np.abs(ours[:3] - theirs).max() <= 2e-5 * np.abs(theirs).max() and len(np.unique(ours)) == len(PAIRS)
+    result = run_in_process("convert", "--input", tmp_path / "ckpt", "--to", "sentence-transformers", "--output", tmp_path / "out")
+    assert result.code == 0, result.stderr
+    theirs = peer.CrossEncoder(str(tmp_path / "out"), device="cpu").predict(PAIRS[:3])
+    assert np.abs(ours[:3] - theirs).max() <= 2e-5 * np.abs(theirs).max()
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_what_is_written_for_sentence_transformers_is_read_as_the_same_reranker(name: str, tmp_path: Path) -> None:
+    folder = write_reranker(tmp_path / "published", **LAYOUTS[name])
+    flags = ("--arch", "cross-encoder", "--query-length", 32)
+    assert run_in_process("init", "--model", folder, *flags, "--output", tmp_path / "ckpt").code == 0
+    assert run_in_process("convert", "--input", tmp_path / "ckpt", "--to", "sentence-transformers", "--output", tmp_path / "out").code == 0
+    (tmp_path / "out/manifest.json").unlink()  # a folder of another origin
+    again = run_in_process("init", "--model", tmp_path / "out", *flags, "--output", tmp_path / "again")
+    assert again.code == 0, again.stderr
+    first, second = (json.loads((tmp_path / part / "moeir.json").read_text()) for part in ("ckpt", "again"))
+    assert first == second and first["reading"]["document_length"] == 160
+    assert np.array_equal(score_here(tmp_path / "ckpt"), score_here(tmp_path / "again"))
+    if name == "Qwen3-Reranker":
+        assert (first["architecture"], first["reading"]["instruction"]) == (
+            "cross-encoder:head=yes-no,fields=url+title+text,separate=true,words=yes+no", "Find an answer."
+        )  # fmt: skip
+
+
+def test_prefixes_and_any_letters_are_in_the_template_that_is_written(tmp_path: Path) -> None:
+    """Quotes, backslashes, braces, letters beyond ASCII and beyond 16 bits."""
+    template = '"{instruction}" \\n {{ x }} {% y %}\n\u00e9\U0001f989 {query} | {document} <|im_end|>\n\n'
+    prefixes = ("--query-prefix", 'q"\\: ', "--document-prefix", "{{d}} ", "--instruction", "\u00ab'x'\u00bb")
+    folder, output = write_reranker(tmp_path / "published"), tmp_path / "out"
+    flags = ("--arch", "cross-encoder", "--template", template, *prefixes, "--output", tmp_path / "ckpt")
+    assert run_in_process("init", "--model", folder, *flags).code == 0
+    assert run_in_process("convert", "--input", tmp_path / "ckpt", "--to", "sentence-transformers", "--output", output).code == 0
+    messages = [{"role": "query", "content": " owl? "}, {"role": "document", "content": "mice "}]
+    rendered = transformers.AutoTokenizer.from_pretrained(output).apply_chat_template(messages, tokenize=False)
+    texts = {"{instruction}": "\u00ab'x'\u00bb", "{query}": 'q"\\:  owl?', "{document}": "{{d}} mice"}
+    for placeholder, text in texts.items():
+        template = template.replace(placeholder, text)
+    assert rendered == template
+
+
+def change_json(name: str, **values: Any) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        content = json.loads((folder / name).read_text()) if (folder / name).exists() else {}
+        (folder / name).write_text(json.dumps({**content, **values}))
+
+    return change
+
+
+SCORE, TEXTS = "1_LogitScore/config.json", "sentence_bert_config.json"
+REFUSED = [
+    (change_json(SCORE, module_input_name="logits"), 'moeir cannot keep module_input_name, "logits"', True),
+    (change_json(SCORE, true_token_id=None), "true_token_id is None; expected a whole number", False),
+    (change_json(SCORE, true_token_id=9999), "the tokens [9999, ", False),
+    (change_json(SCORE, temperature=2.0), "moeir cannot keep temperature, 2.0", True),
+    (
+        change_json(TEXTS, processing_kwargs={"text": {"max_length": 9}}),
+        'processing_kwargs: moeir cannot keep text, {"max_length": 9}',
+        True,
+    ),
+    (change_json(TEXTS, modality_config={"text": LOGITS}), "its tokenizer joins texts with the template around them", False),
+    (change_json("config_sentence_transformers.json", activation_fn="torch.nn.Softmax"), "its scores pass through torch.nn.Softmax", True),
+    (
+        lambda folder: (folder / "chat_template.jinja").write_text("{{ messages[0].content }}"),
+        "expected {query} and, after it, {document}",
+        False,
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "words", "is_lossy"), REFUSED)
+def test_what_a_checkpoint_cannot_keep_of_a_reranker_is_refused_by_name(
+    change: Callable[[Path], None], words: str, is_lossy: bool, tmp_path: Path
+) -> None:
+    folder = write_reranker(tmp_path / "published")
+    change(folder)
+    with pytest.raises((ArtifactError, UsageError)) as error:
+        build_checkpoint(folder, "cross-encoder", {"query_length": 32})
+    message = str(error.value)
+    assert words in message and "\n" not in message and ("moeir init --lossy goes on without it" in message) == is_lossy
+    if is_lossy:
+        assert "head=yes-no" in build_checkpoint(folder, "cross-encoder", {"query_length": 32}, lossy=True).spec
+
+
+def test_other_architectures_and_heads_do_not_take_the_score_of_words(tmp_path: Path) -> None:
+    folder = write_reranker(tmp_path / "published")
+    for arch, words in (("dense", "its modules are Transformer, LogitScore"), ("sbmoe", "cannot keep its module LogitScore in sbmoe")):
+        shutil.copytree(folder, copy := tmp_path / arch)
+        (copy / TEXTS).write_text("{}")
+        with pytest.raises(ArtifactError, match=words):
+            build_checkpoint(copy, arch, {})

@@ -432,17 +432,12 @@ def write_logit_score(folder: Path, input_config: InputConfig, token_ids: Sequen
     write_json(folder / "sentence_bert_config.json", settings | {"modality_config": modalities})
     write_json(folder / CONFIG_FILE, {"model_type": "CrossEncoder", "activation_fn": "torch.nn.modules.linear.Identity"})
 
-    def render(part: str) -> str:
-        content = '(messages | selectattr("role", "eq", "{}") | map(attribute="content") | first'
-        prefixes = {pair_text.QUERY: input_config.query_prefix, pair_text.DOCUMENT: input_config.document_prefix}
-        if part in prefixes:
-            return f"(({json.dumps(prefixes[part], ensure_ascii=False)}) ~ {content.format(part[1:-1])})) | trim"
-        text = json.dumps(input_config.instruction if part == pair_text.INSTRUCTION else part, ensure_ascii=False)
-        return f"{content.format('system')} | default({text}))" if part == pair_text.INSTRUCTION else text
-
-    placeholders = "|".join(map(re.escape, (pair_text.QUERY, pair_text.DOCUMENT, pair_text.INSTRUCTION)))
-    parts = filter(None, re.split(f"({placeholders})", input_config.template))
-    (folder / CHAT_TEMPLATE).write_text("".join(f"{{{{ {render(part)} }}}}" for part in parts), encoding="utf-8")
+    content = '{{{{ messages | selectattr("role", "eq", "{}") | map(attribute="content") | first | {} }}}}'
+    default = f"default({json.dumps(input_config.instruction, ensure_ascii=False)})"
+    roles = {pair_text.QUERY: ("query", "trim"), pair_text.DOCUMENT: ("document", "trim"), pair_text.INSTRUCTION: ("system", default)}
+    parts = filter(None, re.split(f"({'|'.join(map(re.escape, roles))})", input_config.template))
+    texts = (content.format(*roles[part]) if part in roles else f"{{{{ {json.dumps(part, ensure_ascii=False)} }}}}" for part in parts)
+    (folder / CHAT_TEMPLATE).write_text("".join(texts), encoding="utf-8")
 
 
 def write_config(folder: Path, input_config: InputConfig, facts: Mapping[str, Any]) -> None:

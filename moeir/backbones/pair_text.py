@@ -7,7 +7,7 @@ document into what follows it, which stays when the document is cut. Special tok
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from itertools import chain
 from typing import Any
 
 from moeir.backbones.families import weights_io
@@ -82,30 +82,25 @@ def cut_template(tokenizer: TextTokenizer, template: str, instruction: str) -> t
     """
     head, middle, tail = split_template(template, instruction)
     pairs = [(PROBES[number - 1], text) for number, text in enumerate(PROBES)]
-    encode = tokenizer.encode_template
-
-    def is_border(find: Callable[[str], int], query: str, document: str) -> bool:
-        text, position = head + query + middle + document + tail, find(query)
-        before, after, whole = encode([text[:position], text[position:], text])
-        return before + after == whole
+    texts, encode = {query: head + query + middle + document + tail for query, document in pairs}, tokenizer.encode_template
+    joined = ArtifactError(f"{tokenizer.folder}: its tokenizer joins texts with the template around them, or begins each with a space")
 
     def find_border(most: int, position: Callable[[int, str], int]) -> int:
         for distance in range(most + 1):
-            if all(is_border(partial(position, distance), *pair) for pair in pairs):
+            cuts = [(text, position(distance, query)) for query, text in texts.items()]
+            if all(list(chain(*encode([text[:cut], text[cut:]]))) == encode([text])[0] for text, cut in cuts):
                 return distance
-        raise ArtifactError(f"{tokenizer.folder}: its tokenizer joins texts with the template around them, or begins each with a space")
+        raise joined
 
     start = find_border(len(head), lambda distance, query: len(head) - distance)
     end = find_border(len(middle), lambda distance, query: len(head) + len(query) + distance)
     own = find_border(len(middle), lambda distance, query: len(head) + len(query) + len(middle) - distance)
     own = min(own, len(middle) - end)
-    cuts = (head[: len(head) - start], middle[end : len(middle) - own], tail)
     context = (head[len(head) - start :], middle[:end], middle[len(middle) - own :])
-    before, between, after = map(tuple, encode(cuts))
+    before, between, after = encode([head[: len(head) - start], middle[end : len(middle) - own], tail])
     for query, document in pairs:
-        parts = tokenizer.encode([context[0] + query + context[1], context[2] + document], special=False)
-        assembled = [*before, *parts[0], *between, *parts[1]]
-        whole, with_tail = encode([head + query + middle + document, head + query + middle + PROBES[-1] + tail])
-        if assembled != whole or encode([head + query + middle + PROBES[-1]])[0] + list(after) != with_tail:
-            raise ArtifactError(f"{tokenizer.folder}: its tokenizer joins texts with the template around them, or begins each with a space")
-    return PairTemplate(before, between, after, (0, 0, 0, 0, 0)), context
+        own_ids = tokenizer.encode([context[0] + query + context[1], context[2] + document], special=False)
+        whole, *ended = encode([text := head + query + middle + document, text + tail])
+        if before + own_ids[0] + between + own_ids[1] != whole or (document == PROBES[-1] and [whole + after] != ended):
+            raise joined
+    return PairTemplate(tuple(before), tuple(between), tuple(after), (0, 0, 0, 0, 0)), context

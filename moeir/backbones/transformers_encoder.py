@@ -259,8 +259,9 @@ class TransformersHead(nn.Module):
         transformed: Tensor = self.model(inputs_embeds=states[None]).logits[0]
         return transformed
 
-    def word_logits(self, states: Tensor, words: Tensor, ids: Tensor) -> Tensor:
-        """Logits [T, n] of the words `ids` [n] among `words` [V, E], scaled and capped as the model does."""
+    def word_logits(self, states: Tensor, words: Tensor, token_ids: Sequence[int]) -> Tensor:
+        """states [T, H] -> the logits [T, n] of n rows of `words` [V, E], scaled and capped as the model does."""
+        ids = torch.tensor(token_ids, device=states.device)
         token = _decoder.set((words.index_select(0, ids).float(), self.bias.index_select(0, ids).float()))
         try:
             return self(states)
@@ -337,10 +338,6 @@ class TransformersEncoder(Encoder):
         head = self.vocabulary_head
         return head.words if isinstance(head, TransformersHead) and head.words is not None else self.embeddings.words.weight
 
-    def word_logits(self, states: Tensor, token_ids: Sequence[int]) -> Tensor:
-        """states [B, H] -> the logits [B, n] of n words, without those of all others."""
-        return self.vocabulary_head.word_logits(states, self.vocabulary_words, torch.tensor(token_ids, device=states.device))
-
     def forward(self, tokens: PackedTokens) -> Tensor:
         if not self.layers and self.config.packed is False:
             return self.embeddings.run_whole(tokens)
@@ -361,15 +358,11 @@ class TransformersEncoder(Encoder):
         model, device = type(self.embeddings.model).__name__, self.embeddings.words.weight.device
         if self.config.packed is False:
             raise UsageError(f"--backbone bidirectional: {model} runs whole, as texts do not stay apart in it; leave it out")
-        if device.type == "meta":
-            return
-        tokens = PackedTokens(torch.zeros(2, dtype=torch.int64, device=device), torch.tensor([0, 2], device=device), "document", (2,))
-        self.eval().embeddings(tokens)
+        self.eval().embeddings(tokens := PackedTokens.from_lists([[0, 0]], "document").to(device))
         states = torch.randn(2, 2, self.layers[0].hidden, generator=torch.Generator().manual_seed(0)).to(device)
         states[1, 0] = states[0, 0]  # only the second tokens differ
         for number, layer in enumerate(self.layers, 1):
-            first, second = (layer(text, tokens, tokens.layout)[0] for text in states)
-            if torch.equal(first, second):
+            if torch.equal(*(layer(text, tokens, tokens.layout)[0] for text in states)):
                 raise UsageError(f"--backbone bidirectional: in layer {number} of {model} tokens do not attend to later ones; leave it out")
 
 

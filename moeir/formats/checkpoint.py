@@ -57,6 +57,8 @@ class SentenceTransformers(Format):
     def write(self, items: Iterator[RetrievalModel], path: Path, conversion: Conversion) -> int:
         items = iter([model := next(items)])
         if isinstance(word_head := dict(model.architecture.heads.items()).get("relevance"), WordLogitHead):
+            _drop_prefixes(model, conversion)
+            model.architecture.merge_adapters()
             _write_encoder(path, model)
             write_logit_score(path, model.input_config, word_head.token_ids)
             return 1

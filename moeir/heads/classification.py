@@ -60,16 +60,14 @@ class WordLogitHead(nn.Module):
 
     def find_words(self, tokenizer: TextTokenizer) -> None:
         """UsageError for a word that is no single token."""
-        numbers = [tokenizer.find_word(word) for word in self.words]
-        for word, number in zip(self.words, numbers, strict=True):
-            if number is None:
-                raise UsageError(f"cross-encoder:words={'+'.join(self.words)}: {word!r} is no single token of {tokenizer.folder}")
-        self.token_ids = tuple(number for number in numbers if number is not None)
+        if wrong := [word for word in self.words if tokenizer.find_word(word) is None]:
+            raise UsageError(f"cross-encoder:words={'+'.join(self.words)}: {wrong[0]!r} is no single token of {tokenizer.folder}")
+        self.token_ids = tuple(map(tokenizer.find_word, self.words))
 
     def forward(self, last: Tensor, encoder: Encoder) -> Dense:
         """last [B, H], the states of the last tokens -> vectors [B, 1], the score of each pair."""
         with full_precision(last.device):
-            logits = encoder.word_logits(last.float(), self.token_ids)
+            logits = encoder.vocabulary_head.word_logits(last.float(), encoder.vocabulary_words, self.token_ids)
             return Dense(logits[:, :1] - logits[:, 1:] if len(self.token_ids) == 2 else logits)
 
 

@@ -106,23 +106,25 @@ def test_what_is_written_for_sentence_transformers_is_read_as_the_same_reranker(
     first, second = (json.loads((tmp_path / part / "moeir.json").read_text()) for part in ("ckpt", "again"))
     assert first == second and first["reading"]["document_length"] == 160
     assert np.array_equal(score_here(tmp_path / "ckpt"), score_here(tmp_path / "again"))
-    if name == "Qwen3-Reranker":
-        assert (first["architecture"], first["reading"]["instruction"]) == (
-            "cross-encoder:head=yes-no,fields=url+title+text,separate=true,words=yes+no", "Find an answer."
-        )  # fmt: skip
+    assert (
+        first["architecture"].startswith("cross-encoder:head=yes-no,")
+        and f"words={'yes' if name == 'zerank-2' else 'yes+no'}" in first["architecture"]
+    )
+    instructions = {"Qwen3-Reranker": "Find an answer.", "with an instruction": "Find mice."}
+    assert first["reading"].get("instruction") == instructions.get(name)
 
 
-def test_prefixes_and_any_letters_are_in_the_template_that_is_written(tmp_path: Path) -> None:
+def test_any_letters_are_in_the_template_that_is_written(tmp_path: Path) -> None:
     """Quotes, backslashes, braces, letters beyond ASCII and beyond 16 bits."""
     template = '"{instruction}" \\n {{ x }} {% y %}\n\u00e9\U0001f989 {query} | {document} <|im_end|>\n\n'
-    prefixes = ("--query-prefix", 'q"\\: ', "--document-prefix", "{{d}} ", "--instruction", "\u00ab'x'\u00bb")
+    instruction = "\u00ab'x'\u00bb\\"
     folder, output = write_reranker(tmp_path / "published"), tmp_path / "out"
-    flags = ("--arch", "cross-encoder", "--template", template, *prefixes, "--output", tmp_path / "ckpt")
+    flags = ("--arch", "cross-encoder", "--template", template, "--instruction", instruction, "--output", tmp_path / "ckpt")
     assert run_in_process("init", "--model", folder, *flags).code == 0
     assert run_in_process("convert", "--input", tmp_path / "ckpt", "--to", "sentence-transformers", "--output", output).code == 0
     messages = [{"role": "query", "content": " owl? "}, {"role": "document", "content": "mice "}]
     rendered = transformers.AutoTokenizer.from_pretrained(output).apply_chat_template(messages, tokenize=False)
-    texts = {"{instruction}": "\u00ab'x'\u00bb", "{query}": 'q"\\:  owl?', "{document}": "{{d}} mice"}
+    texts = {"{instruction}": instruction, "{query}": "owl?", "{document}": "mice"}
     for placeholder, text in texts.items():
         template = template.replace(placeholder, text)
     assert rendered == template

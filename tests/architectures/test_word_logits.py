@@ -14,6 +14,8 @@ from moeir.architectures.initialize import build_checkpoint, check_options
 from moeir.backbones import transformers_model
 from moeir.backbones.pair_text import DEFAULT_INSTRUCTION, JUDGE
 from moeir.errors import ArtifactError, UsageError
+from moeir.formats.base import Conversion
+from moeir.formats.checkpoint import SentenceTransformers
 from moeir.records.texts import Text
 from tests.backbones.test_transformers_encoder import GROUPED, SIZES
 from tests.backbones.tiny_chats import BEGUN, CHATML, ROLES, write_chat_tokenizer
@@ -302,3 +304,20 @@ def test_an_architecture_without_the_vocabulary_lets_go_of_its_weights(weights):
 def test_sparse_weights_of_capped_logits_are_refused(name, weights):
     with pytest.raises(UsageError, match="its lexical expert needs a vocabulary head, which these weights lack"):
         build_checkpoint(weights(name), "splade", RULES)
+
+
+@pytest.mark.parametrize("name", ["qwen3-untied", "gemma3"])
+def test_adapters_alone_train_below_the_words_and_are_merged_into_what_other_libraries_read(name, weights, tmp_path):
+    checkpoint = build_checkpoint(weights(name), "cross-encoder:head=yes-no,adapters=2", RULES)
+    parameters = dict(checkpoint.architecture.named_parameters())
+    trained = {key for key, parameter in parameters.items() if parameter.requires_grad}
+    assert trained == {key for key in parameters if key.endswith((".down", ".up"))} and trained
+    tokens = make_pairs(checkpoint)
+    before = score(checkpoint, tokens)
+    for key in trained:
+        parameters[key].data.add_(torch.randn(parameters[key].shape, generator=torch.Generator().manual_seed(0)) * 0.1)
+    expected = score(checkpoint, tokens)
+    assert float((expected - before).abs().max()) > 1e-2
+    SentenceTransformers().write(iter([checkpoint]), tmp_path, Conversion("checkpoint", "sentence-transformers"))
+    actual = difference_of_logits(tmp_path, list_ids(tokens))
+    assert float((actual - expected).abs().max()) <= 1e-5 * max(1.0, float(expected.abs().max()))

@@ -1,0 +1,94 @@
+"""A decoder as reranker through the command line: trained by LCE, reranking, and teaching a retriever."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+from moeir.records import runs
+from moeir.records.texts import read_texts_by_id
+from tests.backbones.test_transformers_encoder import GROUPED
+from tests.backbones.tiny_chats import ROLES, write_chat_tokenizer
+from tests.conftest import CommandResult
+
+Moeir = Callable[..., CommandResult]
+LENGTHS = ("--query-length", 32, "--document-length", 240)
+TRAINING = ("--objective", "lce", "--negatives", 2, "--batch-size", 2, "--epochs", 8, "--learning-rate", 1e-2, "--seed", 3)
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Qwen3 with a chat template for rerankers."""
+    folder = tmp_path_factory.mktemp("weights") / "qwen3"
+    size = write_chat_tokenizer(folder, "qwen", ROLES)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        config = transformers.Qwen3Config(**(GROUPED | {"vocab_size": size, "max_position_embeddings": 512, "tie_word_embeddings": True}))
+        transformers.Qwen3ForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory: pytest.TempPathFactory, toy: Path) -> Path:
+    """Four queries with a positive and two negatives each, by id."""
+    corpus, queries = (list(read_texts_by_id(toy / name)) for name in ("corpus.jsonl", "train-queries.jsonl"))
+    file = tmp_path_factory.mktemp("examples") / "train.jsonl"
+    rows = [
+        {"query_id": query, "positive_ids": corpus[number : number + 1], "negative_ids": corpus[number + 1 : number + 3]}
+        for number, query in enumerate(queries[:4])
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+@pytest.fixture
+def texts(toy: Path) -> tuple[object, ...]:
+    return ("--queries", toy / "train-queries.jsonl", "--corpus", toy / "corpus.jsonl")
+
+
+@pytest.mark.parametrize("arch", ["cross-encoder:head=yes-no", "cross-encoder:head=yes-no,adapters=8"])
+def test_a_decoder_learns_to_rerank_and_its_scores_teach_a_retriever(
+    arch: str, decoder: Path, examples: Path, texts: tuple[object, ...], tiny_model: Path, tmp_path: Path, moeir: Moeir
+) -> None:
+    """Trained on four queries it ranks their positives first; the scores in the examples are those of a reranked run."""
+    result = moeir(
+        "finetune", "--model", decoder, "--arch", arch, *LENGTHS, *TRAINING, "--train", examples, *texts, "--output", tmp_path / "ce"
+    )
+    assert result.code == 0, result.stderr
+    losses = [json.loads(line)["loss"] for line in (tmp_path / "ce/metrics.jsonl").read_text().splitlines()]
+    assert sum(losses[-4:]) < 0.5 * sum(losses[:4])
+    rows = [json.loads(line) for line in examples.read_text().splitlines()]
+    with open(tmp_path / "run.trec", "w") as file:
+        for row in rows:
+            file.writelines(
+                f"{row['query_id']} Q0 {name} 1 {number} x\n" for number, name in enumerate(row["positive_ids"] + row["negative_ids"])
+            )
+    flags = ("--model", tmp_path / "ce", *texts, "--dtype", "float32", "--output")
+    result = moeir("rerank", "--run", tmp_path / "run.trec", *flags, tmp_path / "reranked.trec")
+    assert result.code == 0, result.stderr
+    reranked = runs.read_run(tmp_path / "reranked.trec")
+    assert [reranked.documents_of(row["query_id"])[0] for row in rows] == [row["positive_ids"][0] for row in rows]
+    assert moeir("rerank", "--train", examples, *flags, tmp_path / "scored.jsonl").code == 0
+    for line in (tmp_path / "scored.jsonl").read_text().splitlines():
+        row, hits = json.loads(line), dict(reranked.hits(json.loads(line)["query_id"]))
+        assert row["positive_scores"] + row["negative_scores"] == pytest.approx(
+            [hits[name] for name in row["positive_ids"] + row["negative_ids"]], abs=1e-5
+        )
+    for objective in ("kl", "margin-mse"):
+        student = ("finetune", "--model", tiny_model, "--arch", "dense", "--objective", objective, "--negatives", 2, "--batch-size", 2)
+        result = moeir(*student, "--train", tmp_path / "scored.jsonl", *texts, "--output", tmp_path / objective)
+        assert result.code == 0, result.stderr
+
+
+def test_tokens_of_pairs_in_another_template_are_not_taken_from_the_cache(
+    decoder: Path, examples: Path, texts: tuple[object, ...], tmp_path: Path, moeir: Moeir
+) -> None:
+    flags = ("finetune", "--model", decoder, "--arch", "cross-encoder:head=yes-no", *LENGTHS, *TRAINING[:6], "--train", examples, *texts)
+    for number, template in enumerate(("{query} | {document} :", "{query} ? {document} :", "<{query}> | {document} :")):
+        result = moeir(*flags, "--template", template, "--cache", tmp_path / "cache", "--output", tmp_path / f"ce{number}")
+        assert result.code == 0, result.stderr
+        assert len([path for path in (tmp_path / "cache").iterdir() if path.is_dir()]) == number + 1
+    assert moeir(*flags[:3], "--arch", "dense:pooling=last", *flags[5:], "--template", "x", "--output", tmp_path / "x").code == 2

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     evaluate: Callable[..., Any]
     analyze: Callable[..., Any]
     report: Callable[..., str | Path]
+    serve: Callable[..., str]
     check: Callable[..., str]
     convert: Callable[..., str | Path]
     export: Callable[..., Path]

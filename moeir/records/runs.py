@@ -176,6 +176,12 @@ class Run:
             return []
         return [self.document_ids[document] for document in self.list_at(self.query_rows[query])[0].tolist()]
 
+    def select_queries(self, first: int, names: Sequence[str]) -> "Run":
+        """The lists of consecutive queries from index `first` on, under these names; views, not copies."""
+        starts = self.starts[first : first + len(names) + 1]
+        rows = slice(int(starts[0]), int(starts[-1]))
+        return Run(list(names), starts - starts[0], self.documents[rows], self.scores[rows], self.document_ids, self.tag, self.depth)
+
     def top(self, depth: int) -> "Run":
         """The first `depth` hits of every query."""
         within_depth, starts = truncate_lists(self.starts, depth)

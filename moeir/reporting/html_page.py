@@ -9,7 +9,7 @@ import hashlib
 import html
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,22 @@ STYLES = ("page", "cases")
 SCRIPTS = ("start", "charts", "measures", "compared", "training", "map", "queries", "lists", "reasons", "end")
 
 
-def render_page(title: str, data: Mapping[str, Any], parts: Iterable[tuple[str, Any]]) -> Iterator[str]:
-    """Render the page in pieces: `data` is read on load, each of the `parts` (name, value) on demand."""
-    style, script = "".join(_read_asset(f"{name}.css") for name in STYLES), "".join(_read_asset(f"{name}.js") for name in SCRIPTS)
-    head, foot = _read_asset("page.html").split("<!-- data -->\n")
-    substitutions = {"POLICY": content_policy(style, script), "TITLE": html.escape(title), "STYLE": style, "SCRIPT": script}
+def render_page(
+    title: str,
+    data: Mapping[str, Any],
+    parts: Iterable[tuple[str, Any]] = (),
+    *,
+    template: Path = ASSETS / "page",
+    styles: Sequence[Path | str] = STYLES,
+    scripts: Sequence[Path | str] = SCRIPTS,
+    rules: Sequence[str] = (),
+) -> Iterator[str]:
+    """Render the page in pieces: `data` is read on load, each of the `parts` (name, value) on demand. Another page has another template,
+    styles, scripts and further rules of its content policy."""
+    style, script = "".join(_read_asset(f"{name}.css") for name in styles), "".join(_read_asset(f"{name}.js") for name in scripts)
+    head, foot = _read_asset(f"{template}.html").split("<!-- data -->\n")
+    policy = "; ".join([content_policy(style, script), *rules])
+    substitutions = {"POLICY": policy, "TITLE": html.escape(title), "STYLE": style, "SCRIPT": script}
     yield re.sub(r"\[\[(\w+)\]\]", lambda match: substitutions[match[1]], head)
     yield json_block("data", data)
     for name, value in parts:

@@ -86,9 +86,7 @@ def add_scores(examples: Iterable[Example], run: Run) -> Iterator[Example]:
 def select_shard(run: Run, number: int, count: int) -> Run:
     """Queries of shard `number` of `count`, counted from 0: consecutive queries of the run."""
     first, last = (index * len(run) // count for index in (number, number + 1))
-    rows = slice(int(run.starts[first]), int(run.starts[last]))
-    starts = run.starts[first : last + 1] - run.starts[first]
-    return Run(run.queries[first:last], starts, run.documents[rows], run.scores[rows], run.document_ids, run.tag)
+    return run.select_queries(first, run.queries[first:last])
 
 
 def combine_scores(candidates: Candidates, scores: Sequence[Scores], ensemble: str) -> Scores:

@@ -77,16 +77,18 @@ class ScoringConfig:
 
 
 def score_candidates(
-    model: Path,
+    model: Path | RetrievalModel,
     candidates: Candidates,
     texts: CandidateTexts,
     config: ScoringConfig,
     advance: Callable[[int], None],
     journal_file: Path | None = None,
 ) -> tuple[Scores, dict[str, Any]]:
-    """Scores of a checkpoint for all candidates [n], and counts of the work; saved in the journal, if any, while it runs."""
-    checkpoint = open_checkpoint(model, config.device)
-    checkpoint.pack_for_inference(config.dtype)
+    """Scores of a checkpoint, or of one that is open and packed, for all candidates [n], and counts of the work; saved in the journal, if
+    any, while it runs."""
+    checkpoint = open_checkpoint(model, config.device) if isinstance(model, Path) else model
+    if checkpoint is not model:
+        checkpoint.pack_for_inference(config.dtype)
     query, document = candidates.query, candidates.document
     counts: dict[str, Any] = {"pairs": len(query)}
     if not checkpoint.architecture.reads_pairs:
@@ -110,7 +112,8 @@ def score_candidates(
     for pair in np.flatnonzero(~np.isfinite(scores))[:1].tolist():
         pair_name = f"query {candidates.run.queries[query[pair]]!r} and document {candidates.run.document_ids[document[pair]]!r}"
         raise DataError(f"{model}: its score of {pair_name} is not a finite number; check the weights, or try --dtype float32")
-    checkpoint.log_truncation()
+    if checkpoint is not model:
+        checkpoint.log_truncation()
     return scores, counts
 
 

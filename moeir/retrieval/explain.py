@@ -148,7 +148,7 @@ class Explainer:
 
     def _expert_evidence(self, expert: str, query: Any, text: str, rows: np.ndarray) -> list[Evidence]:
         engine, checkpoint = self._searcher.engines[expert], self._searcher.checkpoint
-        if checkpoint is None:
+        if checkpoint is None or engine.kind == "text":
             return shared_words(engine, text, rows)
         pieces = partial(token_pieces, checkpoint, expert)
 

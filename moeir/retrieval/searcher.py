@@ -1,6 +1,7 @@
 """Searcher: the indexes of all experts with the checkpoint that encodes queries; fusion by a formula or by the exact sum.
 
-Indexes of the parts of a collection are searched as one, with exactly the results of one index of all documents.
+Indexes of the parts of a collection are searched as one, with exactly the results of one index of all documents; BM25 beside a
+checkpoint's index of the same documents is one more expert.
 """
 
 import math
@@ -80,8 +81,10 @@ class Searcher:
 
     @property
     def default_fusion(self) -> str:
-        """Fusion spec that applies by default."""
-        return "came-sum" if self.checkpoint is None else self.checkpoint.architecture.default_fusion
+        """Fusion spec that applies by default: by ranks where BM25, whose scores have another scale, is beside a checkpoint's experts."""
+        if self.checkpoint is None:
+            return "came-sum"
+        return "rrf" if any(engine.kind == "text" for engine in self.engines.values()) else self.checkpoint.architecture.default_fusion
 
     @cached_property
     def row_by_id(self) -> dict[str, int]:
@@ -113,6 +116,16 @@ class Searcher:
         order[np.argsort(self.order[rows])] = np.arange(len(rows))
         engines: dict[str, SearchableIndex] = {name: SubsetIndex(engine, rows, order) for name, engine in self.engines.items()}
         return replace(self, ids=self.ids.select(rows), engines=engines, order=order)
+
+    def add_experts(self, other: "Searcher") -> "Searcher":
+        """A searcher with the experts of another one too, which has no checkpoint; ArtifactError for other documents or equal experts."""
+        if shared := next((name for name in other.engines if name in self.engines), None):
+            advice = f"moeir index --engine NAME={shared} gives it another name"
+            raise ArtifactError(f"{other.label}: has an expert {shared}, as {self.label} has; {advice}")
+        if self.ids != other.ids:
+            expected = "expected indexes of one corpus, in its order"
+            raise ArtifactError(f"{other.label}: has other documents than {self.label}, or the same in another order; {expected}")
+        return replace(self, paths=(*self.paths, *other.paths), engines={**self.engines, **other.engines})
 
     def __repr__(self) -> str:
         return f"Searcher({self.label}: {len(self.ids):,} documents, {', '.join(self.engines)})"
@@ -170,21 +183,23 @@ class Searcher:
         fuse: str,
         *,
         batch_size: int = QUERIES_PER_BATCH,
+        encoded: Iterable[tuple[int, Any]] | None = None,
         latency: LatencyRecorder | None = None,
         advance: Callable[[int], None] = lambda count: None,
     ) -> tuple[dict[str, Run], dict[str, Any]]:
         """One run per expert and, for several, `fused`; for an exact sum also how many queries have first ranks that are
         proven to be exact.
 
-        `latency` records the time of each step of each batch; `advance` is called with the number of finished queries.
+        `encoded` are the queries as `encode_batches` gives them, if they are encoded already. `latency` records the time of each step of
+        each batch; `advance` is called with the number of finished queries.
         """
         exact, options = parse_exact_sum(fuse)
         latency = LatencyRecorder(self.device) if latency is None else latency
         engines = {name: self.engines[name] for name in experts}
         parts: dict[str, list[HitColumns]] = {name: [] for name in [*experts, *([FUSED] if exact and len(experts) > 1 else [])]}
         proven = dict.fromkeys(sorted({min(10, depth), depth}), 0)
-        for first, batch in self.encode_batches(queries, batch_size, latency, experts):
-            count = min(batch_size, len(queries) - first)
+        for first, batch in self.encode_batches(queries, batch_size, latency, experts) if encoded is None else encoded:
+            count = len(batch[experts[0]])
             with latency.time_step("search", count):
                 lists = {name: engine.search(batch[name], depth) for name, engine in engines.items()}
                 for name in engines:
@@ -221,16 +236,18 @@ class Searcher:
         self, queries: list[str], batch_size: int, speed: LatencyRecorder, experts: Collection[str] | None = None
     ) -> Iterator[tuple[int, Any]]:
         """Batches of queries in the form the engines take: (row of the first, expert -> queries); of all experts or some."""
-        batches = ((first, queries[first : first + batch_size]) for first in range(0, len(queries), batch_size))
-        if self.checkpoint is None:
-            yield from ((first, dict.fromkeys(self.engines, batch)) for first, batch in batches)
-        else:
-            from moeir.backbones.device import autocast
+        wanted = list(self.engines if experts is None else experts)
+        models = [name for name in wanted if self.engines[name].kind != "text"]
+        for first in range(0, len(queries), batch_size):
+            batch = queries[first : first + batch_size]
+            by_expert: dict[str, Any] = dict.fromkeys(wanted, batch)
+            if models and self.checkpoint is not None:
+                from moeir.backbones.device import autocast
 
-            for first, batch in batches:
                 with speed.time_step("encode", len(batch)), autocast(self.dtype, str(self.checkpoint.device)):
-                    encoded = self.checkpoint.encode(batch, "query", experts=experts)
-                yield first, encoded
+                    encoded = self.checkpoint.encode(batch, "query", experts=models)
+                by_expert |= {name: encoded[name] for name in models}
+            yield first, by_expert
 
     def _build_runs(self, names: list[str], parts: Mapping[str, list[HitColumns]], depth: int) -> dict[str, Run]:
         """Runs that share one list of ids, those of the retrieved documents."""
@@ -257,7 +274,8 @@ def open_index(
 ) -> Searcher:
     """Open an index with its checkpoint, which is located along index → encodings → checkpoint.
 
-    Several paths are parts of one collection, indexed separately with the same checkpoint; they are searched as one. The checksum of
+    Several paths are parts of one collection, indexed separately with the same checkpoint; they are searched as one. An index without a
+    checkpoint (BM25) beside others is one more expert, of the same documents. The checksum of
     every file is verified unless `verified` says that the caller did. `model` is the checkpoint if it has moved, or a calibrated one.
     Queries have the checkpoint's query prefix, or the `prompt` of this name.
     """
@@ -267,6 +285,13 @@ def open_index(
     for one in () if verified else paths:
         manifests.verify_artifact(one, "index")
     counts = [manifests.read_counts(one) for one in paths]
+    of_texts = [one for one, facts in zip(paths, counts, strict=True) if "checkpoint" not in facts]
+    if 0 < len(of_texts) < len(paths):
+        others = [one for one in paths if one not in of_texts]
+        searcher = open_index(others, model=model, device=device, dtype=dtype, verified=True, prompt=prompt)
+        for one in of_texts:
+            searcher = searcher.add_experts(open_index(one, verified=True))
+        return searcher
     _check_compatible(paths, counts)
     recorded = counts[0].get("checkpoint")
     target = "cpu"

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 STAGES = (
     "init", "generate-queries", "pretrain", "finetune", "mine-negatives", "encode", "index", "search", "calibrate", "fuse",
-    "rerank", "evaluate", "analyze", "report", "check", "convert", "export", "push", "pull", "info", "variants",
+    "rerank", "evaluate", "analyze", "report", "serve", "check", "convert", "export", "push", "pull", "info", "variants",
 )  # fmt: skip
 
 

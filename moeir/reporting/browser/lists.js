@@ -1,27 +1,6 @@
 
 // One query: what every run has at its top, side by side, and where the answers are that no top has.
-const seen = { place: -1, found: null, chosen: -1 };
-
-function showCase(place) {
-  if (seen.place === place) return;
-  const found = caseOf(place);
-  Object.assign(seen, { place, found, chosen: -1 });
-  const measure = data.judged.measures[0];
-  const chips = runs.map((name, run) => {
-    const rank = data.firsts[run][place], title = `${measure} ${fixed(value(0, run, place))}`;
-    return make("span", { class: "chip" + (rank === 1 ? " top-one" : rank ? "" : " none"), title }, dot(run), name, make("b", {}, rank ? "#" + rank : "–"), make("span", { class: "soft num" }, "\u2002" + fixed(value(0, run, place), 2)));
-  });
-  replace("case",
-    make("div", {}, make("p", { class: "soft num" }, data.queries[place], " · ", plural(data.answers[place], "answer", "answers"), " · first answer’s rank and ", measure),
-      make("p", { class: "asked" }, data.texts[place] || data.queries[place]), make("div", { class: "facts" }, chips)),
-    make("div", {}, make("div", { class: "lists", role: "group", "aria-label": "Lists of the runs" }, runs.map((_, run) => runList(run))),
-      runs.length > 1 ? make("p", { class: "soft hint" }, "✓ an answer; dots: the other lists that have the document among their first " + data.depth) : null),
-    make("div", { id: "why" }));
-  const answers = found.g.map((grade, number) => (grade > 0 ? number : -1)).filter((number) => number >= 0);
-  const first = [...runs.keys()].reverse().map((run) => topOf(run)[0]).find((number) => number !== undefined);
-  const start = answers.find((number) => found.r.some((ranks) => ranks[number] > 0 && ranks[number] <= data.depth)) ?? first ?? answers[0];
-  if (start !== undefined) chooseDocument(start);
-}
+const seen = { place: -1, found: null, chosen: -1, onchoose: null };
 
 const topOf = (run) => seen.found.r[run].map((rank, number) => [rank, number]).filter(([rank]) => rank > 0 && rank <= data.depth).sort((a, b) => a[0] - b[0]).map((one) => one[1]);
 
@@ -60,6 +39,7 @@ function chooseDocument(number, run = null) {
   if (seen.chosen === number) return;
   seen.chosen = number;
   showReasons(number);
+  seen.onchoose?.(number);
 }
 
 function hitKeys(event) {
@@ -73,11 +53,7 @@ function hitKeys(event) {
     const beside = lists[column + (event.key === "ArrowRight" ? 1 : -1)];
     const hits = beside ? [...beside.querySelectorAll(".hit")] : [];
     next = hits[Math.min(row, hits.length - 1)];
-  } else if (event.key === "Escape") next = byId("queries");
-  else if (event.key === "n" || event.key === "p") {
-    visit(browsing.now + (event.key === "n" ? 1 : -1));
-    next = document.querySelector(".hit[tabindex='0']");
-  } else return;
+  } else if (!(next = leaveList(event.key))) return;
   event.preventDefault();
   next?.focus();
   if (next?.classList.contains("hit")) next.scrollIntoView({ block: "nearest", inline: "nearest" });

@@ -3,7 +3,6 @@
 const ROW = 62;
 const browsing = { only: null, words: "", search: "", show: 0, order: 0, listed: [], now: -1 };
 const foldedTexts = [];
-const folded = (text) => text.normalize("NFD").replace(/\p{M}/gu, "").toLowerCase();
 const best = (place) => Math.max(...runs.map((_, run) => value(0, run, place)));
 const last = runs.length - 1;
 const others = runs.map((_, run) => run).slice(0, -1);
@@ -113,4 +112,33 @@ function startBrowsing() {
     byId("search").select();
     event.preventDefault();
   });
+}
+
+function showCase(place) {
+  if (seen.place === place) return;
+  const found = caseOf(place);
+  Object.assign(seen, { place, found, chosen: -1 });
+  const measure = data.judged.measures[0];
+  const chips = runs.map((name, run) => {
+    const rank = data.firsts[run][place], title = `${measure} ${fixed(value(0, run, place))}`;
+    return make("span", { class: "chip" + (rank === 1 ? " top-one" : rank ? "" : " none"), title }, dot(run), name, make("b", {}, rank ? "#" + rank : "–"), make("span", { class: "soft num" }, "\u2002" + fixed(value(0, run, place), 2)));
+  });
+  replace("case",
+    make("div", {}, make("p", { class: "soft num" }, data.queries[place], " · ", plural(data.answers[place], "answer", "answers"), " · first answer’s rank and ", measure),
+      make("p", { class: "asked" }, data.texts[place] || data.queries[place]), make("div", { class: "facts" }, chips)),
+    make("div", {}, make("div", { class: "lists", role: "group", "aria-label": "Lists of the runs" }, runs.map((_, run) => runList(run))),
+      runs.length > 1 ? make("p", { class: "soft hint" }, "✓ an answer; dots: the other lists that have the document among their first " + data.depth) : null),
+    make("div", { id: "why" }));
+  const answers = found.g.map((grade, number) => (grade > 0 ? number : -1)).filter((number) => number >= 0);
+  const first = [...runs.keys()].reverse().map((run) => topOf(run)[0]).find((number) => number !== undefined);
+  const start = answers.find((number) => found.r.some((ranks) => ranks[number] > 0 && ranks[number] <= data.depth)) ?? first ?? answers[0];
+  if (start !== undefined) chooseDocument(start);
+}
+
+// The keys that leave a list: back to the queries, or on to another one.
+function leaveList(key) {
+  if (key === "Escape") return byId("queries");
+  if (key !== "n" && key !== "p") return null;
+  visit(browsing.now + (key === "n" ? 1 : -1));
+  return document.querySelector(".hit[tabindex='0']");
 }

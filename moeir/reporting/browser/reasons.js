@@ -8,12 +8,12 @@ function showReasons(number) {
   const terms = termsOf(number), tokens = tokensOf(number);
   const ranks = runs.map((name, run) => make("span", { class: "chip" + (found.r[run][number] === 1 ? " top-one" : found.r[run][number] ? "" : " none"), title: found.s[run][number] === null ? null : "score " + found.s[run][number] },
     dot(run), name, make("b", {}, found.r[run][number] ? "#" + found.r[run][number] : "–")));
-  const grade = found.g[number] === -9 ? "not judged" : found.g[number] > 0 ? "answer" + (found.g[number] > 1 ? `, grade ${found.g[number]}` : "") : "judged, no answer";
+  const grade = found.g[number] === -9 ? (data.judged ? "not judged" : "") : found.g[number] > 0 ? "answer" + (found.g[number] > 1 ? `, grade ${found.g[number]}` : "") : "judged, no answer";
   const blocks = [partsBlock(number), ...terms.map(([expert, rows]) => termsBlock(expert, rows)), ...tokens.map(([expert, rows]) => tokensBlock(expert, rows))].filter(Boolean);
   byId("why").replaceChildren(make("div", { class: "card why" },
     make("div", {}, make("h3", {}, make("span", { class: answer ? "answer-word" : "soft" }, grade), make("span", { class: "id" }, "\u2003" + text.id)),
       make("div", { class: "facts" }, ranks), passage(text, terms, tokens)),
-    make("div", {}, blocks.length ? blocks : make("p", { class: "soft" }, found.x ? "Nothing is told of this document." : "Terms, tokens and parts are shown where the report was made with --index or --explain."))));
+    make("div", {}, blocks.length ? blocks : make("p", { class: "soft" }, found.x ? "Nothing is told of this document." : data.judged ? "Terms, tokens and parts are shown where the report was made with --index or --explain." : "…"))));
 }
 
 // [expert, rows] of those that say something of a document.

@@ -37,7 +37,8 @@ function sized(node, share) {
   return node;
 }
 
-// Numbers as people read them.
+// Numbers and words as people read them.
+const folded = (text) => text.normalize("NFD").replace(/\p{M}/gu, "").toLowerCase();
 const plural = (count, one, many) => count.toLocaleString("en") + " " + (count === 1 ? one : many);
 const fixed = (number, digits = 4) => number.toFixed(digits);
 const short = (number) => (Number.isInteger(number) ? String(number) : Number(number.toPrecision(4)).toString());

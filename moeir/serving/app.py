@@ -1,0 +1,133 @@
+"""The routes of the server: searches, documents, the page, health and metrics. No answer has a path of the machine or a traceback."""
+
+import asyncio
+import mmap
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
+from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from moeir.errors import DataError, UsageError
+from moeir.parsing import shorten_message
+from moeir.records.texts import parse_json, to_record
+from moeir.reporting.html_page import render_page
+from moeir.serving.service import Overloaded, SearchService
+
+BROWSER, STATM = Path(__file__).with_name("browser"), Path("/proc/self/statm")  # whose second number are the pages of memory in use
+STYLES, SCRIPTS = ("page", "cases", BROWSER / "search"), ("start", "lists", "reasons", BROWSER / "search")
+HITS_OF_PAGE, MAX_CONNECTIONS, MAX_BODY_BYTES = 10, 1000, 2**20
+MAX_DISCARDED_BYTES = 2**24  # of a body that is too long: clients read the answer only after they have sent it
+HEADERS = {"cache-control": "no-store", "referrer-policy": "no-referrer", "x-content-type-options": "nosniff"}
+STATUS = {UsageError: 400, DataError: 400, ClientDisconnect: 400, Overloaded: 503, TimeoutError: 504}
+
+
+def build_server(service: SearchService, origins: Sequence[str] = (), hosts: Sequence[str] = ("*",)) -> Starlette:
+    """The ASGI application; pages of the `origins` may read its answers, and requests name it by one of the `hosts`."""
+
+    async def search(request: Request) -> Response:
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+            raise HTTPException(415, "expected a body of the content type application/json")
+        record = parse_json(await _read_body(request, service.limits.seconds), "the body")
+        return Response(await service.search(record), media_type="application/json")
+
+    async def document(request: Request) -> Response:
+        texts, name = service.collection.texts, request.path_params["name"]
+        if (text := None if texts is None else texts.get(name)) is None:
+            raise HTTPException(404, "the server was started without --corpus" if texts is None else f"no document {name!r} has a text")
+        return JSONResponse(to_record(text))
+
+    async def health(request: Request) -> Response:
+        now = service.collection
+        facts = {"status": "ok", "version": now.version, "documents": len(now.searcher.ids), "lists": now.lists}
+        return JSONResponse(facts | {"waiting": service.waiting})
+
+    async def metrics(request: Request) -> Response:
+        values = {**service.counts, "moeir_waiting_queries": service.waiting}
+        if STATM.is_file():
+            values["process_resident_memory_bytes"] = int(STATM.read_text(encoding="ascii").split()[1]) * mmap.PAGESIZE
+        return PlainTextResponse("".join(f"{name} {value:.15g}\n" for name, value in sorted(values.items())))
+
+    async def page(request: Request) -> Response:
+        now, shown = service.collection, {"experts": {}, "depth": HITS_OF_PAGE, "chunks": {"texts": 2**31}}
+        shown |= {"runs": now.lists, "documents": len(now.searcher.ids), "texts": now.texts is not None}
+        parts = render_page("moeir", shown, template=BROWSER / "search", styles=STYLES, scripts=SCRIPTS, rules=("connect-src 'self'",))
+        return HTMLResponse("".join(parts), headers={"content-security-policy": "frame-ancestors 'none'"})
+
+    async def openapi(request: Request) -> Response:
+        return Response((BROWSER / "openapi.json").read_bytes(), media_type="application/json")
+
+    async def count(request: Request, call_next: RequestResponseEndpoint) -> Response:
+        response = await call_next(request)
+        route = getattr(request.scope.get("route"), "path", "other")
+        service.counts[f'moeir_requests_total{{route="{route}",status="{response.status_code}"}}'] += 1
+        response.headers.update(HEADERS)
+        return response
+
+    paths = {"/": page, "/health": health, "/metrics": metrics, "/openapi.json": openapi, "/documents/{name:path}": document}
+    middleware = [
+        Middleware(BaseHTTPMiddleware, dispatch=count),
+        Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False),
+    ]
+    if origins:
+        middleware.append(Middleware(CORSMiddleware, allow_origins=origins, allow_headers=["content-type"]))
+    return Starlette(
+        routes=[Route("/search", search, methods=["POST"]), *(Route(path, endpoint) for path, endpoint in paths.items())],
+        middleware=middleware,
+        exception_handlers=dict.fromkeys([HTTPException, *STATUS, 500], _report_problem),
+        lifespan=lambda app: service.running(),
+    )
+
+
+async def _read_body(request: Request, seconds: float) -> str:
+    """The body of a request as text; HTTPException if it is too long, too slow, or not UTF-8."""
+    body, size = bytearray(), 0
+    try:
+        async with asyncio.timeout(seconds):
+            async for part in request.stream():
+                size += len(part)
+                body += part if size <= MAX_BODY_BYTES else b""
+                if size > MAX_DISCARDED_BYTES:
+                    break
+        if size > MAX_BODY_BYTES:
+            raise HTTPException(413, f"expected a body of at most {MAX_BODY_BYTES:,} bytes, found more")
+        return body.decode()
+    except TimeoutError:
+        raise HTTPException(408, f"the body did not arrive within {seconds:g} s") from None
+    except UnicodeDecodeError:
+        raise HTTPException(400, "the body is not UTF-8") from None
+
+
+async def _report_problem(request: Request, problem: Exception) -> Response:
+    if isinstance(problem, HTTPException):
+        return JSONResponse({"error": problem.detail}, problem.status_code, problem.headers)
+    status = next((STATUS[kind] for kind in STATUS if isinstance(problem, kind)), 500)
+    message = str(problem) or "no answer in time (--timeout of the server)"
+    return JSONResponse(
+        {"error": shorten_message(message) if status != 500 else "an error that nobody foresaw is in the server's log"}, status
+    )
+
+
+def open_listener(host: str, port: int) -> socket.socket:
+    """A socket that takes connections at an address; UsageError if it cannot."""
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=MAX_CONNECTIONS)
+    except OSError as problem:
+        raise UsageError(f"--host {host} --port {port}: {problem.strerror or problem}; name another") from None
+
+
+def run_server(app: Starlette, listener: socket.socket, seconds: float) -> None:
+    """Serve until SIGTERM or SIGINT; what runs then is finished, in at most so many seconds."""
+    limits: dict[str, Any] = {"timeout_graceful_shutdown": int(seconds) + 1, "limit_concurrency": MAX_CONNECTIONS}
+    quiet: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False}
+    uvicorn.Server(uvicorn.Config(app, loop="asyncio", http="h11", ws="none", lifespan="on", **quiet, **limits)).run([listener])

@@ -82,10 +82,10 @@ class Browser:
         """Set the system's preference for light or dark."""
         self.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
 
-    def open(self, page: Path) -> float:
-        """Open a file, wait until the page is ready, and return the seconds it took."""
+    def open(self, page: Path | str) -> float:
+        """Open a file or an address, wait until the page is ready, and return the seconds it took."""
         start = time.monotonic()
-        self.send("Page.navigate", url=page.resolve().as_uri())
+        self.send("Page.navigate", url=page if isinstance(page, str) else page.resolve().as_uri())
         while self.evaluate("document.documentElement.dataset.ready") != "true":
             assert time.monotonic() - start < 120, self.problems
             time.sleep(0.02)

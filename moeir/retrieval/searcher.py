@@ -120,8 +120,7 @@ class Searcher:
     def add_experts(self, other: "Searcher") -> "Searcher":
         """A searcher with the experts of another one too, which has no checkpoint; ArtifactError for other documents or equal experts."""
         if shared := next((name for name in other.engines if name in self.engines), None):
-            advice = f"moeir index --engine NAME={shared} gives it another name"
-            raise ArtifactError(f"{other.label}: has an expert {shared}, as {self.label} has; {advice}")
+            raise ArtifactError(f"{other.label}: has an expert {shared}, as {self.label} has; name one of them")
         if self.ids != other.ids:
             expected = "expected indexes of one corpus, in its order"
             raise ArtifactError(f"{other.label}: has other documents than {self.label}, or the same in another order; {expected}")

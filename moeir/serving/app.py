@@ -60,7 +60,12 @@ def build_server(service: SearchService, origins: Sequence[str] = (), hosts: Seq
 
     async def page(request: Request) -> Response:
         now, shown = service.collection, {"experts": {}, "depth": HITS_OF_PAGE, "chunks": {"texts": 2**31}}
-        shown |= {"runs": now.lists, "documents": len(now.searcher.ids), "texts": now.texts is not None}
+        shown |= {
+            "runs": now.lists,
+            "documents": len(now.searcher.ids),
+            "texts": now.texts is not None,
+            "explains": service.limits.explains,
+        }
         parts = render_page("moeir", shown, template=BROWSER / "search", styles=STYLES, scripts=SCRIPTS, rules=("connect-src 'self'",))
         return HTMLResponse("".join(parts), headers={"content-security-policy": "frame-ancestors 'none'"})
 
@@ -75,15 +80,11 @@ def build_server(service: SearchService, origins: Sequence[str] = (), hosts: Seq
         return response
 
     paths = {"/": page, "/health": health, "/metrics": metrics, "/openapi.json": openapi, "/documents/{name:path}": document}
-    middleware = [
-        Middleware(BaseHTTPMiddleware, dispatch=count),
-        Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False),
-    ]
-    if origins:
-        middleware.append(Middleware(CORSMiddleware, allow_origins=origins, allow_headers=["content-type"]))
+    cors = [Middleware(CORSMiddleware, allow_origins=origins, allow_headers=["content-type"])] if origins else []
+    trusted = Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
     return Starlette(
         routes=[Route("/search", search, methods=["POST"]), *(Route(path, endpoint) for path, endpoint in paths.items())],
-        middleware=middleware,
+        middleware=[Middleware(BaseHTTPMiddleware, dispatch=count), trusted, *cors],
         exception_handlers=dict.fromkeys([HTTPException, *STATUS, 500], _report_problem),
         lifespan=lambda app: service.running(),
     )
@@ -112,10 +113,8 @@ async def _report_problem(request: Request, problem: Exception) -> Response:
     if isinstance(problem, HTTPException):
         return JSONResponse({"error": problem.detail}, problem.status_code, problem.headers)
     status = next((STATUS[kind] for kind in STATUS if isinstance(problem, kind)), 500)
-    message = str(problem) or "no answer in time (--timeout of the server)"
-    return JSONResponse(
-        {"error": shorten_message(message) if status != 500 else "an error that nobody foresaw is in the server's log"}, status
-    )
+    message = "an error that nobody foresaw; the server's log has it" if status == 500 else str(problem)
+    return JSONResponse({"error": shorten_message(message) or "no answer in time (--timeout of the server)"}, status)
 
 
 def open_listener(host: str, port: int) -> socket.socket:

@@ -13,13 +13,15 @@ MAX_CHARACTERS, MAX_HITS, MAX_EXPLAINED = 10_000, 20_000, 256  # of a query; of 
 
 
 class SearchLimits(NamedTuple):
-    """Depth of the lists that are searched and fused, documents scored again, queries of a request, queries that wait, seconds."""
+    """Depth of the lists that are searched and fused, documents scored again, queries of a request, queries that wait, seconds to an
+    answer, and whether the documents that are searched can be explained."""
 
     depth: int = 1000
     rerank_depth: int = 100
     queries: int = 256
     queue: int = 1024
     seconds: float = 30.0
+    explains: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,13 +56,15 @@ class SearchRequest:
         count, explained = len(request.query), (len(request.document) or request.k) if request.explain else 0
         if count > limits.queries:
             raise UsageError(f"--query: expected at most {limits.queries} (--max-queries of the server), found {count:,}")
-        if wrong := next((text for text in request.query if not text.strip() or len(text) > MAX_CHARACTERS), None):
+        if (wrong := next((text for text in request.query if not text.strip() or len(text) > MAX_CHARACTERS), None)) is not None:
             raise UsageError(f"--query {preview(wrong)}: expected words, at most {MAX_CHARACTERS:,} characters, found {len(wrong):,}")
         if request.k > limits.depth:
             raise UsageError(f"--k {request.k}: expected 1 to {limits.depth} (--depth of the server)")
         for name, number, most in (("--k", request.k, MAX_HITS), ("--explain", explained, MAX_EXPLAINED)):
             if count * number > most:
                 raise UsageError(f"{name}: {number:,} documents for each of {count} queries; expected at most {most:,} for all")
+        if explained and not limits.explains:
+            raise UsageError("--explain: a server with --collapse finds documents by their passages, which alone can be explained")
         if variants.own_module(request.fuse or ""):
             raise UsageError(f"--fuse {request.fuse}: expected a method that moeir variants fusion lists")
         parse_exact_sum(request.fuse or "came-sum")

@@ -125,12 +125,15 @@ def _concatenate(batches: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {name: [*chain(*own)] if isinstance(own[0], list) else type(own[0]).concatenate(own) for name, own in parts.items()}
 
 
-def open_collection(index: Sequence[Path], corpus: Path | None, rerank: Path | None, **options: Any) -> tuple[Collection, list[Any]]:
+def open_collection(
+    index: Sequence[Path], corpus: Path | None, rerank: Path | None, collapse: str | None, **options: Any
+) -> tuple[Collection, list[Any]]:
     """Open what is served, all from one moment, with the identities of its paths then; `options` are those of `open_index`."""
     paths = [*index, *([] if corpus is None else [corpus])]
     while True:
         identities, reranker = list(map(read_identity, paths)), None
         searcher = open_index(index, **options)
+        searcher = searcher if collapse is None else searcher.collapse_passages()
         searcher.paths = (Path("the index"),)  # in messages, which leave the machine
         texts = read_wanted_texts(corpus, searcher.row_by_id)
         if texts is not None and (missing := len(searcher.ids) - len(texts)) and (rerank is not None or not texts):

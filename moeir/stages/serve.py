@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from moeir.errors import UsageError
 from moeir.settings import input_field, option
-from moeir.stages.base import DEPTH, INFERENCE_DTYPE, Counts, Stage, is_stream
+from moeir.stages.base import COLLAPSE, DEPTH, INFERENCE_DTYPE, Counts, Stage, is_stream
 
 if TYPE_CHECKING:
     from moeir.serving.service import SearchService
@@ -29,6 +29,7 @@ class Serve(Stage):
     rerank: Path | None = input_field("checkpoint", "Checkpoint that scores the first documents again.", None, needs=("corpus",))
     rerank_depth: int = option("Documents that --rerank scores.", 100, minimum=1, maximum=1000)
     depth: int = option("Documents of the lists that are searched and fused, and the largest k of a request.", 1000, **DEPTH)
+    collapse: str | None = option(**COLLAPSE)
     prompt: str | None = option("Name of the checkpoint's prompt before queries [default: its query prefix].", None)
     host: str = option("Address to listen at; 0.0.0.0 for whoever can reach this machine.", "127.0.0.1", single_word=True)
     port: int = option("Port to listen at; 0 for a free one.", 8000, minimum=0, maximum=65535)
@@ -55,8 +56,8 @@ class Serve(Stage):
 
         options: dict[str, Any] = {"model": self.model, "prompt": self.prompt, "dtype": self.dtype, "device": self.device}
         return SearchService(
-            lambda verified: open_collection(self.index, self.corpus, self.rerank, verified=verified, **options),
-            SearchLimits(self.depth, self.rerank_depth, self.max_queries, self.queue, self.timeout),
+            lambda verified: open_collection(self.index, self.corpus, self.rerank, self.collapse, verified=verified, **options),
+            SearchLimits(self.depth, self.rerank_depth, self.max_queries, self.queue, self.timeout, self.collapse is None),
             self.threads,
             [path for path in (*self.index, self.corpus) if path is not None] if self.reload else [],
         )

@@ -57,10 +57,10 @@ function showLists(result, milliseconds) {
 
 async function explain(number) {
   const found = seen.found, document = documentOf(found.d[number]).id;
-  if (asked.explained.has(number)) return;
+  if (!data.explains || asked.explained.has(number)) return;
   asked.explained.add(number);
   try {
-    const [explanation] = (await ask({ k: 1, explain: [document], rerank: false })).explanations;
+    const [explanation] = (await ask({ k: 1, explain: true, document: [document], rerank: false })).explanations;
     if (found !== seen.found) return;
     keepExplanation(found, number, explanation.experts);
     if (seen.chosen === number) showReasons(number);

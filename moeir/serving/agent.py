@@ -25,7 +25,7 @@ def serve_agent(service: SearchService) -> None:
     @server.tool()
     async def get_document(document_id: str) -> str:
         """The title and text of a document whose id search gave."""
-        texts = service.collection.texts
+        texts = service.served.texts
         text = None if texts is None else texts.get(document_id)
         return f"error: no text of document {document_id!r}" if text is None else f"{text.title}\n\n{text.text}".strip()
 

@@ -3,6 +3,7 @@
 import asyncio
 import mmap
 import socket
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,12 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from moeir.errors import DataError, UsageError
 from moeir.parsing import shorten_message
@@ -28,11 +29,11 @@ BROWSER, STATM = Path(__file__).with_name("browser"), Path("/proc/self/statm")  
 STYLES, SCRIPTS = ("page", "cases", BROWSER / "search"), ("start", "lists", "reasons", BROWSER / "search")
 HITS_OF_PAGE, MAX_CONNECTIONS, MAX_BODY_BYTES = 10, 1000, 2**20
 MAX_DISCARDED_BYTES = 2**24  # of a body that is too long: clients read the answer only after they have sent it
-HEADERS = {"cache-control": "no-store", "referrer-policy": "no-referrer", "x-content-type-options": "nosniff"}
+HEADERS = [(b"cache-control", b"no-store"), (b"referrer-policy", b"no-referrer"), (b"x-content-type-options", b"nosniff")]
 STATUS = {UsageError: 400, DataError: 400, ClientDisconnect: 400, Overloaded: 503, TimeoutError: 504}
 
 
-def build_server(service: SearchService, origins: Sequence[str] = (), hosts: Sequence[str] = ("*",)) -> Starlette:
+def build_server(service: SearchService, origins: Sequence[str] = (), hosts: Sequence[str] = ("*",)) -> ASGIApp:
     """The ASGI application; pages of the `origins` may read its answers, and requests name it by one of the `hosts`."""
 
     async def search(request: Request) -> Response:
@@ -42,13 +43,13 @@ def build_server(service: SearchService, origins: Sequence[str] = (), hosts: Seq
         return Response(await service.search(record), media_type="application/json")
 
     async def document(request: Request) -> Response:
-        texts, name = service.collection.texts, request.path_params["name"]
+        texts, name = service.served.texts, request.path_params["name"]
         if (text := None if texts is None else texts.get(name)) is None:
             raise HTTPException(404, "the server was started without --corpus" if texts is None else f"no document {name!r} has a text")
         return JSONResponse(to_record(text))
 
     async def health(request: Request) -> Response:
-        now = service.collection
+        now = service.served
         facts = {"status": "ok", "version": now.version, "documents": len(now.searcher.ids), "lists": now.lists}
         return JSONResponse(facts | {"waiting": service.waiting})
 
@@ -59,7 +60,7 @@ def build_server(service: SearchService, origins: Sequence[str] = (), hosts: Seq
         return PlainTextResponse("".join(f"{name} {value:.15g}\n" for name, value in sorted(values.items())))
 
     async def page(request: Request) -> Response:
-        now, shown = service.collection, {"experts": {}, "depth": HITS_OF_PAGE, "chunks": {"texts": 2**31}}
+        now, shown = service.served, {"experts": {}, "depth": HITS_OF_PAGE, "chunks": {"texts": 2**31}}
         shown |= {
             "runs": now.lists,
             "documents": len(now.searcher.ids),
@@ -72,22 +73,32 @@ def build_server(service: SearchService, origins: Sequence[str] = (), hosts: Seq
     async def openapi(request: Request) -> Response:
         return Response((BROWSER / "openapi.json").read_bytes(), media_type="application/json")
 
-    async def count(request: Request, call_next: RequestResponseEndpoint) -> Response:
-        response = await call_next(request)
-        route = getattr(request.scope.get("route"), "path", "other")
-        service.counts[f'moeir_requests_total{{route="{route}",status="{response.status_code}"}}'] += 1
-        response.headers.update(HEADERS)
-        return response
-
     paths = {"/": page, "/health": health, "/metrics": metrics, "/openapi.json": openapi, "/documents/{name:path}": document}
     cors = [Middleware(CORSMiddleware, allow_origins=origins, allow_headers=["content-type"])] if origins else []
     trusted = Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
-    return Starlette(
+    app = Starlette(
         routes=[Route("/search", search, methods=["POST"]), *(Route(path, endpoint) for path, endpoint in paths.items())],
-        middleware=[Middleware(BaseHTTPMiddleware, dispatch=count), trusted, *cors],
+        middleware=[trusted, *cors],
         exception_handlers=dict.fromkeys([HTTPException, *STATUS, 500], _report_problem),
         lifespan=lambda app: service.running(),
     )
+    return _count_answers(app, service.counts)
+
+
+def _count_answers(app: ASGIApp, counts: Counter[str]) -> ASGIApp:
+    """The application, its answers counted by route and status, and with the headers of all."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                route = getattr(scope.get("route"), "path", "other")
+                counts[f'moeir_requests_total{{route="{route}",status="{message["status"]}"}}'] += 1
+                message["headers"] = [*message["headers"], *HEADERS]
+            await send(message)
+
+        await app(scope, receive, send_counted)
+
+    return answer
 
 
 async def _read_body(request: Request, seconds: float) -> str:
@@ -125,7 +136,7 @@ def open_listener(host: str, port: int) -> socket.socket:
         raise UsageError(f"--host {host} --port {port}: {problem.strerror or problem}; name another") from None
 
 
-def run_server(app: Starlette, listener: socket.socket, seconds: float) -> None:
+def run_server(app: ASGIApp, listener: socket.socket, seconds: float) -> None:
     """Serve until SIGTERM or SIGINT; what runs then is finished, in at most so many seconds."""
     limits: dict[str, Any] = {"timeout_graceful_shutdown": int(seconds) + 1, "limit_concurrency": MAX_CONNECTIONS}
     quiet: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False}

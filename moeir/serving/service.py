@@ -46,7 +46,7 @@ class Overloaded(MoeirError):
 
 
 @dataclass(frozen=True)
-class Collection:
+class ServedIndex:
     """A searcher, the texts of its documents, and a cross-encoder with its settings, if any; `version` names what was on disk."""
 
     searcher: Searcher
@@ -68,7 +68,9 @@ class Collection:
             experts, fuse = searcher.select_experts(first.expert), first.fuse or searcher.default_fusion
             encoded = [_encode(searcher, request.query, experts) for request in requests]
             names = list(map(str, range(len(queries))))
-            runs, _ = searcher.search_runs(names, queries, limits.depth, experts, fuse, encoded=[(0, _concatenate(encoded))])
+            is_exact = len(experts) == 1 and searcher.engines[experts[0]].exact and self.reranker is None
+            depth = max(request.k for request in requests) if is_exact else limits.depth
+            runs, _ = searcher.search_runs(names, queries, depth, experts, fuse, encoded=[(0, _concatenate(encoded))])
         except MoeirError as problem:
             return [problem] * len(requests)
         start, answers = 0, list[str | MoeirError]()
@@ -85,6 +87,7 @@ class Collection:
     def _answer(self, request: SearchRequest, runs: dict[str, Run], explainer: Explainer, encoded: Any, rerank_depth: int) -> str:
         if request.rerank and self.reranker is not None:
             runs[RERANKED] = self._rerank(list(runs.values())[-1], request.query, rerank_depth)
+        runs = {name: run.top(request.k) for name, run in runs.items()}
         *_, last = runs.values()
         results: dict[str, dict[str, Any]] = {}
         for name, text in zip(last.queries, request.query, strict=True):
@@ -101,7 +104,7 @@ class Collection:
 
     def _list_hits(self, run: Run, query: str, request: SearchRequest) -> list[dict[str, Any]]:
         hits = []
-        for rank, (document, score) in enumerate(run.hits(query)[: request.k], 1):
+        for rank, (document, score) in enumerate(run.hits(query), 1):
             text = self.texts.get(document) if self.texts is not None and request.texts else None
             shown = {} if text is None else {"title": text.title, "text": text.text}
             hits.append({"document": document, "rank": rank, "score": round_score(score), **shown})
@@ -125,9 +128,9 @@ def _concatenate(batches: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {name: [*chain(*own)] if isinstance(own[0], list) else type(own[0]).concatenate(own) for name, own in parts.items()}
 
 
-def open_collection(
+def open_served_index(
     index: Sequence[Path], corpus: Path | None, rerank: Path | None, collapse: str | None, **options: Any
-) -> tuple[Collection, list[Any]]:
+) -> tuple[ServedIndex, list[Any]]:
     """Open what is served, all from one moment, with the identities of its paths then; `options` are those of `open_index`."""
     paths = [*index, *([] if corpus is None else [corpus])]
     while True:
@@ -145,18 +148,18 @@ def open_collection(
             reranker[0].pack_for_inference(scoring.dtype)
         release_held(products_only=False)
         if list(map(read_identity, paths)) == identities:
-            return Collection(searcher, texts, reranker, hashlib.sha256(repr(identities).encode()).hexdigest()[:12]), identities
+            return ServedIndex(searcher, texts, reranker, hashlib.sha256(repr(identities).encode()).hexdigest()[:12]), identities
 
 
 class SearchService:
-    """Answers requests from the collection that a function opens (it is told whether checksums are verified already).
+    """Answers requests from the index that a function opens (it is told whether checksums are verified already).
 
-    With `watched` paths it is opened anew when what is there changes; a batch sees one collection or the other, never both.
+    With `watched` paths it is opened anew when what is there changes; a batch sees one index or the other, never both.
     """
 
     def __init__(
         self,
-        opener: Callable[[bool], tuple[Collection, list[Any]]],
+        opener: Callable[[bool], tuple[ServedIndex, list[Any]]],
         limits: SearchLimits,
         threads: int | None = None,
         watched: Sequence[Path] = (),
@@ -164,7 +167,7 @@ class SearchService:
         self._open, self.limits, self._threads, self._watched = opener, limits, threads, watched
         self._waiting: list[tuple[SearchRequest, asyncio.Future[str]]] = []
         self.counts = Counter[str]()  # of the metrics, by name with labels
-        self.collection, self._identities = opener(True)
+        self.served, self._identities = opener(True)
         for count in (1, min(32, limits.queries)):  # compiled loops are loaded now, not when somebody waits
             self.answer([SearchRequest.parse({"query": [WARM_UP] * count, "k": 1}, limits)])
 
@@ -189,13 +192,13 @@ class SearchService:
         return answer
 
     def answer(self, requests: Sequence[SearchRequest]) -> list[str | MoeirError]:
-        """The answers to a batch of requests, or their errors, all from one collection."""
-        collection, groups, answers = self.collection, dict[Any, list[int]](), dict[int, str | MoeirError]()
+        """The answers to a batch of requests, or their errors, all from one index."""
+        served, groups, answers = self.served, dict[Any, list[int]](), dict[int, str | MoeirError]()
         for number, request in enumerate(requests):
             groups.setdefault((request.expert, request.fuse, request.filter_ids), []).append(number)
         with limit_threads(self._threads):
             for numbers in groups.values():
-                answers |= zip(numbers, collection.search([requests[number] for number in numbers], self.limits), strict=True)
+                answers |= zip(numbers, served.search([requests[number] for number in numbers], self.limits), strict=True)
         return [answers[number] for number in range(len(requests))]
 
     @asynccontextmanager
@@ -237,8 +240,8 @@ class SearchService:
             if identities == self._identities or None in identities:  # between two renames nothing may be there
                 continue
             try:
-                self.collection, self._identities = await asyncio.to_thread(self._open, False)
-                log.info("opened what is on disk now, as version %s", self.collection.version)
+                self.served, self._identities = await asyncio.to_thread(self._open, False)
+                log.info("opened what is on disk now, as version %s", self.served.version)
             except (MoeirError, OSError) as problem:
                 self._identities = identities  # until it changes again
-                log.warning("cannot open what is on disk now; version %s is served on: %s", self.collection.version, problem)
+                log.warning("cannot open what is on disk now; version %s is served on: %s", self.served.version, problem)

@@ -50,9 +50,7 @@ class Analyze(Stage):
     analysis: str | None = argument(
         f"{', '.join(list(ANALYSES)[:-1])} or {list(ANALYSES)[-1]} [default: inferred from the flags].", None, words=tuple(ANALYSES)
     )
-    run: tuple[Path, ...] = input_field(
-        "run", "overlap, wins, ranks: a run; repeat the flag; NAME=PATH names it.", (), aliases=("--runs",)
-    )
+    run: tuple[Path, ...] = input_field("run", "overlap, wins, ranks: a run; repeat the flag; NAME=PATH names it.", (), aliases=("--runs",))
     overlap: str = option("overlap: rbo:persistence=0.9 or overlap:depth=100.", "rbo", package="analysis.overlap")
     model: Path | None = input_field("checkpoint", "usage, divergence, projection: checkpoint.", None, aliases=("--encoder",))
     corpus: Path | None = input_field(
@@ -77,9 +75,7 @@ class Analyze(Stage):
     depth: int = option("ranks: number of documents per run; a rank beyond is -.", 1000, minimum=1, aliases=("--hits", "--k"))
     projection: str = option("projection: tsne:perplexity=30 or pca.", "tsne", package="analysis.projection")
     dimensions: int = option("projection: number of dimensions, 2 or 3.", 2, choices=(2, 3))
-    sample: int = option(
-        "projection: maximum number of queries and of documents, sampled at random.", 2000, minimum=1, maximum=100_000
-    )
+    sample: int = option("projection: maximum number of queries and of documents, sampled at random.", 2000, minimum=1, maximum=100_000)
     expert: str | None = option("divergence, projection: the dense expert [default: the only one].", None)
     pairs: int = option("divergence: number of pairs of a query and its document.", 400, minimum=2)  # Ma et al. 2023, section 2.2
     bandwidth: float = option(

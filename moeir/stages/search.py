@@ -37,7 +37,8 @@ class Search(Stage):
     summarizes_streams = True
     prepare_reads_texts = True
     index: tuple[Path, ...] = input_field(
-        "index", "Output folder of moeir index; repeat the flag for parts of a collection, which are searched as one."
+        "index",
+        "Output folder of moeir index; repeat the flag for parts of a collection, searched as one, or for BM25 as one more expert.",
     )
     queries: Path | None = input_field(
         "texts",

@@ -22,7 +22,8 @@ class Serve(Stage):
     """Answer searches over HTTP, with a page for a browser; or as tools of an agent. Answers are the lists of moeir search, cut at k."""
 
     index: tuple[Path, ...] = input_field(
-        "index", "Output folder of moeir index; repeat the flag for parts of a collection, or for BM25 beside other experts."
+        "index",
+        "Output folder of moeir index; repeat the flag for parts of a collection, searched as one, or for BM25 as one more expert.",
     )
     corpus: Path | None = input_field("texts", "The documents, to show their texts.", None)
     model: Path | None = input_field("checkpoint", "The checkpoint of the index, if it has moved; or the same one calibrated.", None)
@@ -52,11 +53,11 @@ class Serve(Stage):
 
     def prepare(self) -> "SearchService":
         from moeir.serving.requests import SearchLimits
-        from moeir.serving.service import SearchService, open_collection
+        from moeir.serving.service import SearchService, open_served_index
 
         options: dict[str, Any] = {"model": self.model, "prompt": self.prompt, "dtype": self.dtype, "device": self.device}
         return SearchService(
-            lambda verified: open_collection(self.index, self.corpus, self.rerank, self.collapse, verified=verified, **options),
+            lambda verified: open_served_index(self.index, self.corpus, self.rerank, self.collapse, verified=verified, **options),
             SearchLimits(self.depth, self.rerank_depth, self.max_queries, self.queue, self.timeout, self.collapse is None),
             self.threads,
             [path for path in (*self.index, self.corpus) if path is not None] if self.reload else [],
@@ -72,6 +73,6 @@ class Serve(Stage):
 
         with open_listener(self.host, self.port) as listener:
             service, address = self.prepare(), f"[{self.host}]" if ":" in self.host else self.host
-            log.info("serving %r at http://%s:%d/", service.collection.searcher, address, listener.getsockname()[1])
+            log.info("serving %r at http://%s:%d/", service.served.searcher, address, listener.getsockname()[1])
             run_server(build_server(service, self.allow_origin, IN_HEADERS if self.host in LOOPBACK else ("*",)), listener, self.timeout)
         return None

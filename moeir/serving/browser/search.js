@@ -52,6 +52,7 @@ function showLists(result, milliseconds) {
   replace("why");
   replace("lists", make("div", { class: "lists", role: "group", "aria-label": "Lists" }, runs.map((_, run) => runList(run))),
     runs.length > 1 && numbers.size ? make("p", { class: "soft hint" }, "dots: the other lists that have the document among their first " + data.depth) : "");
+  document.querySelector(".lists").scrollLeft = 1e6; // the last list is the one to see first where not all have room
   if (numbers.size) chooseDocument(topOf(runs.length - 1)[0] ?? 0, runs.length - 1);
 }
 

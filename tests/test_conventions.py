@@ -19,7 +19,7 @@ MODULES_AT_THE_TOP = {
     *("__init__", "__main__", "cli", "variants", "parsing", "settings", "artifacts", "console", "errors", "records", "fusion", "mining"),
     *("evaluation", "analysis", "reporting", "representations", "indexes", "kernels", "backbones", "mixtures", "heads", "architectures"),
     *("pretraining", "training", "distributed", "retrieval", "reranking", "export_targets", "stages", "functions", "py", "data_checks"),
-    *("formats", "data_sources", "hub", "serving", "mteb", "pyterrier"),
+    *("formats", "data_sources", "hub", "serving", "mteb", "pyterrier", "process_errors"),
 }
 CALLS = {"print", "eval", "exec", "compile", "hasattr", "breakpoint", "input", "__import__"}
 ATTRIBUTES = {"torch.load", "torch.save", "yaml.load", "os.system", "os.popen", "np.fromfile", "sys.exit", "os._exit", "tempfile.mktemp"}

@@ -10,14 +10,17 @@ import numpy as np
 import pytest
 import torch
 
-from moeir.architectures.base import EncoderOutput
-from moeir.distributed import CollectiveBuffer, ProcessGroup, _check_devices, destroy_process_group, init_process_group
+from moeir import distributed
+from moeir.architectures.base import Architecture, EncoderOutput
+from moeir.distributed import ProcessGroup, _check_devices, destroy_process_group, init_process_group
 from moeir.errors import DataError, MoeirError, OutOfMemory, UsageError
 from moeir.mixtures import router
 from moeir.representations.multivector import MultiVector
 from moeir.training import objectives, retrieval_task, text_stream
+from moeir.training.engine import DataParallel
 from moeir.training.sampling import ShardSpec, shard_texts
 from moeir.training.token_cache import TokenCache
+from moeir.training.trainer import _sum_frozen_bits
 from tests.processes import assert_same_training, free_port, read_metrics, reset_process_state, run_captured, run_processes
 from tests.training.toy_examples import make_examples, write_collection
 
@@ -111,11 +114,13 @@ def raise_data_error(*arguments, **options):
 
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_two_processes_learn_what_one_does(kind, learn, monkeypatch):
-    """Without randomness: no dropout, and the noise of a router is a constant."""
+    """Without randomness: no dropout, and the noise of a router is a constant. Two parts are encoded again, also where a part chooses few
+    experts."""
     monkeypatch.setattr(router, "uniform_like", lambda logits: torch.full_like(logits, 0.5))
-    alone, results = learn(1, kind)
+    options = ("--gradient-cache", 40, "--accumulate", 2) if kind == "taser" else ()
+    alone, results = learn(1, kind, *options[2:])
     assert results[0]["code"] == 0, results
-    both, results = learn(2, kind)
+    both, results = learn(2, kind, *options)
     assert [one["code"] for one in results] == [0, 0], results
     assert results[1]["stderr"] == ""  # only the main process logs
     assert_same_training(alone, both)
@@ -236,7 +241,7 @@ def test_memory_for_a_collective_is_there_before_anyone_waits_in_it(monkeypatch)
         outcomes = []
         for length in (10, 11, 5000):
             if rank == 1 and length == 5000:
-                monkeypatch.setattr(CollectiveBuffer, "grow", raise_out_of_memory)
+                monkeypatch.setattr(distributed, "_gather", raise_out_of_memory)
             began = time.monotonic()
             try:
                 with world.error_barrier():
@@ -273,13 +278,12 @@ def test_the_group_of_processes_ends_whoever_is_dead(dead):
     assert run_processes(2, left) == [None if rank == dead else [False, True] for rank in range(2)]
 
 
-def test_a_collective_that_another_process_leaves_names_that_process():
+def test_a_collective_that_another_process_leaves_names_that_process(monkeypatch):
     def gathered(rank):
         world = init_process_group("cpu").with_timeout(10)
-        if rank == 1:
-            world.all_gather_object([[3]], "a test")
-            os.kill(os.getpid(), signal.SIGKILL)
-        world.buffer.grow(1000, torch.device("cpu"))
+        if rank == 1:  # after the lengths have been gathered
+            gather = iter([distributed._gather])
+            monkeypatch.setattr(distributed, "_gather", lambda *own: next(gather, lambda *_: os.kill(os.getpid(), signal.SIGKILL))(*own))
         with pytest.raises(MoeirError) as caught, world.error_barrier():
             world.all_gather([torch.ones(3)], "a test")
         return str(caught.value)
@@ -367,17 +371,24 @@ def test_tensors_of_any_type_and_length_are_gathered_by_all():
     assert run_processes(3, gathered) == [expected] * 3
 
 
-def test_gradients_are_summed_and_a_parameter_without_one_in_every_process_stays_without():
-    def added(rank):
-        world = init_process_group("cpu")
-        parameters = [torch.nn.Parameter(torch.zeros(2)) for _ in range(3)]
-        parameters[0].grad = torch.tensor([1.0, rank])
-        if rank == 1:
-            parameters[1].grad = torch.tensor([5.0, 6.0])
-        world.all_reduce_gradients(parameters, "a test")
-        return [None if one.grad is None else one.grad.tolist() for one in parameters]
+@pytest.mark.parametrize("batches", [[[0]], [[0, 1], [0]], [[0], [0, 1]]])
+def test_gradients_are_summed_and_a_parameter_without_one_in_every_process_stays_without(batches):
+    """The second parameter has one in process 1 alone, in the last batch of a step or in an earlier one."""
 
-    assert run_processes(2, added) == [[[2.0, 1.0], [5.0, 6.0], None]] * 2
+    def added(rank):
+        parameters = [torch.nn.Parameter(torch.full((2,), float(rank))) for _ in range(3)]
+        gradients = torch.tensor([1.0, rank]), torch.tensor([5.0, 6.0])
+        used = [one if rank == 1 else [0] for one in batches]
+
+        def compute_loss(batch):
+            return sum((parameters[number] * gradients[number]).sum() for number in used[batch]), {"batch": batch}, 7
+
+        engine = DataParallel(compute_loss, parameters, init_process_group("cpu"))
+        facts = [engine.run_batch(number, batches=len(used), is_last=number + 1 == len(used)) for number in range(len(used))]
+        return [[one.tolist() for one in parameters], facts, [None if one.grad is None else one.grad.tolist() for one in parameters]]
+
+    expected = [[2.0, 1.0], [number / len(batches) for number in (5.0, 6.0)] if [0, 1] in batches else None, None]
+    assert run_processes(2, added) == [[[[0.0, 0.0]] * 3, [[{"batch": number}, 7] for number in range(len(batches))], expected]] * 2
 
 
 def test_a_single_process_is_a_group_too():
@@ -385,3 +396,35 @@ def test_a_single_process_is_a_group_too():
     assert world.is_main and world.all_gather_object("word", "now") == ["word"]
     with pytest.raises(DataError), world.error_barrier():
         raise DataError("reported by whoever catches it")
+
+
+def test_frozen_weights_are_neither_sent_nor_summed_and_must_be_the_same():
+    def trained(rank):
+        torch.manual_seed(rank)
+        model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+        model[0].requires_grad_(False)
+        frozen, world = model[0].weight.tolist(), init_process_group("cpu")
+        parameters = [one for one in model.parameters() if one.requires_grad]
+        engine = DataParallel(lambda batch: (model(torch.ones(2)).sum(), {}, 1), parameters, world)
+        engine.run_batch(0)
+        with pytest.raises(MoeirError if world.is_main else SystemExit) as caught:
+            world.check_same({"the sum of frozen weights": _sum_frozen_bits(model)})
+        untouched = model[0].weight.tolist() == frozen and model[0].weight.grad is None
+        return [untouched, model[1].weight.tolist(), model[1].bias.grad.tolist(), str(caught.value)]
+
+    (untouched, weight, gradient, message), other = run_processes(2, trained)
+    assert untouched and other[0] and [weight, gradient] == other[1:3] and gradient == [2.0, 2.0]
+    assert message.startswith("process 1 (") and "the sum of frozen weights is " in message and "start all with the same" in message
+
+
+def test_processes_of_other_code_do_not_begin(learn, monkeypatch):
+    """One whose model has a layer less."""
+
+    def lacks_parameters(self):
+        parameters = list(torch.nn.Module.parameters(self))
+        return iter(parameters[1:] if os.environ.get("RANK") == "1" else parameters)
+
+    monkeypatch.setattr(Architecture, "parameters", lacks_parameters, raising=False)
+    _, results = learn(2, "came", name="code")
+    assert [one["code"] for one in results] == [1, 1]
+    assert "process 1 (" in results[0]["stderr"] and "numbers to train is" in results[0]["stderr"]

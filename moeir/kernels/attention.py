@@ -2,21 +2,24 @@
 Padding exists at most inside this file.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import groupby
 from typing import Any, TypeAlias, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.backends import cuda
 
 from moeir.kernels.precision import compute_capability
 
 COLUMN_MULTIPLE = 16  # CUDA's attention kernels copy a mask whose row length is not a multiple of this
-MAX_HEAD_WIDTH = 256  # largest head width of the variable-length kernel
-VARLEN_TORCH = "2.11"  # the first torch whose variable-length kernel takes windows
+MAX_HEAD_WIDTH = 256  # of FlashAttention
+FLASH_ARGUMENTS = ("query", "key", "value", "cum_seq_q", "cum_seq_k", "max_q", "max_k", "dropout_p", "is_causal", "return_debug_mask")
+FLASH_OPTIONS = {"scale", "window_size_left", "window_size_right"}
 Value = TypeVar("Value")
 Band: TypeAlias = tuple[int, int]  # how many tokens before itself and after itself a token attends to
 
@@ -73,7 +76,7 @@ class PackedLayout:
 
     @cached_property
     def cumulative_lengths(self) -> tuple[Tensor, Tensor]:
-        """int32 text boundaries [B+1] for the variable-length kernel: among all tokens, and among those attended to."""
+        """int32 text boundaries [B+1] for FlashAttention: among all tokens, and among those attended to."""
         starts = self.starts.int()
         return starts, starts if self.no_attend_mask is None else self.visible_keys[1].int()
 
@@ -149,9 +152,9 @@ def attention(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, w
     """Scaled dot-product attention within each text, and within `window` // 2 tokens on either side if there is a window.
 
     query, key, value [T, heads, width] -> [T, heads, width]; each weight is dropped with probability `dropout` (Vaswani et al. 2017). On
-    CUDA without dropout, if precision, width and GPU support it: variable-length attention. Otherwise scaled-dot-product attention, on a
-    CPU over groups of neighbouring texts of equal length, on CUDA over one padded batch with a mask. The formula is the same. A token whose
-    window holds only tokens of `no_attend_mask` attends to itself.
+    CUDA, if precision, width and GPU support it: FlashAttention over the texts' boundaries (Dao 2023). Otherwise scaled-dot-product
+    attention, on a CPU over groups of neighbouring texts of equal length, on CUDA over one padded batch with a mask. The formula is the
+    same. A token whose window holds only tokens of `no_attend_mask` attends to itself.
     """
     half_window = None if window is None else window // 2
     return banded_attention(query, key, value, layout, (half_window, half_window), dropout)
@@ -176,8 +179,8 @@ def banded_attention(
     band = None if before == after == farthest else (before, after)
     if query.is_cuda:
         keeps_distances = band is None or layout.no_attend_mask is None  # removing keys would change distances between tokens
-        if not dropout and keeps_distances and supports_varlen(query, value):
-            return _varlen_attention(query, key, value, layout, band, scale)
+        if keeps_distances and supports_flash(query, value):
+            return _flash_attention(query, key, value, layout, band, dropout, scale)
         return padded_sdpa(query, key, value, layout, layout.padded_mask(band, query.dtype), dropout, scale)
     is_causal = band is not None and after == 0
     return grouped_sdpa(query, key, value, layout, layout.group_masks(band), dropout, scale, is_causal=is_causal)
@@ -226,7 +229,19 @@ def padded_sdpa(
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, scale: float | None, *, is_causal: bool = False) -> Tensor:
     """Scaled dot-product attention, [texts, heads, L, width] each; key and value may have fewer heads."""
     grouped = q.shape[1] != k.shape[1]
-    return F.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal, scale=scale, enable_gqa=grouped)
+    with _without_cudnn() if q.is_cuda else nullcontext():
+        return F.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal, scale=scale, enable_gqa=grouped)
+
+
+@contextmanager
+def _without_cudnn() -> Iterator[None]:
+    """Attention without cuDNN, which drops weights at multiples of 1/16 alone, and plans anew for each shape (pytorch #174245)."""
+    allowed = cuda.cudnn_sdp_enabled()
+    cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        cuda.enable_cudnn_sdp(allowed)
 
 
 def additive_mask(mask: Tensor | None, dtype: torch.dtype) -> Tensor:
@@ -284,27 +299,34 @@ def _attention_mask(attended: Tensor | None, length: int, band: Band | None, dev
     return visible | ((distance == 0) & ~visible.any(-1, keepdim=True))  # a row without any key would give a NaN softmax
 
 
-def supports_varlen(query: Tensor, value: Tensor) -> bool:
-    """Whether the variable-length kernel supports these heads: half precision, a supported width, torch 2.11, capability 8.0 or more."""
+def supports_flash(query: Tensor, value: Tensor) -> bool:
+    """Whether FlashAttention takes these heads: half precision, equal widths that it supports, compute capability 8.0 or more."""
     width = query.shape[-1]
-    supported = query.dtype in (torch.float16, torch.bfloat16) and width <= MAX_HEAD_WIDTH and width % 8 == 0
-    return supported and value.shape[-1] == width and torch.__version__ >= VARLEN_TORCH and compute_capability(query.device) >= (8, 0)
+    supported = query.dtype in (torch.float16, torch.bfloat16) and value.shape[-1] == width <= MAX_HEAD_WIDTH and width % 8 == 0
+    return supported and compute_capability(query.device) >= (8, 0) and has_flash_operator()
 
 
-def _varlen_attention(
-    query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, band: Band | None, scale: float | None = None
+@cache
+def has_flash_operator() -> bool:
+    """Whether this torch has FlashAttention's private operator, with the arguments that it is called with here and no others required."""
+    operator = getattr(torch.ops.aten, "_flash_attention_forward", None)
+    if operator is None or not cuda.is_flash_attention_available():
+        return False
+    arguments = operator.default._schema.arguments
+    required = tuple(one.name for one in arguments if not one.has_default_value())
+    return required == FLASH_ARGUMENTS and {one.name for one in arguments if one.kwarg_only} >= FLASH_OPTIONS
+
+
+def _flash_attention(
+    query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, band: Band | None, dropout: float, scale: float | None
 ) -> Tensor:
-    from torch.nn.attention.varlen import varlen_attn  # imports torch's compiler: 1.3 s, spent only on CUDA
-
-    options: dict[str, Any] = {} if scale is None else {"scale": scale}
-    if key.shape[1] != query.shape[1]:
-        options["enable_gqa"] = True
     if layout.no_attend_mask is not None:
         rows = layout.visible_keys[0]
         key, value = key.index_select(0, rows), value.index_select(0, rows)
-    window = (-1, -1) if band is None else band
-    starts, longest = layout.cumulative_lengths, layout.max_length
-    output: Tensor = varlen_attn(query, key, value, *starts, longest, longest, window_size=window, **options)
+    starts, longest, (left, right) = layout.cumulative_lengths, layout.max_length, band or (-1, -1)
+    sizes = (*starts, longest, longest)
+    operator, window = torch.ops.aten._flash_attention_forward, {"window_size_left": left, "window_size_right": right}
+    output: Tensor = operator(query, key, value, *sizes, dropout, False, False, scale=scale, **window)[0]
     return output
 
 

@@ -29,9 +29,12 @@ class ExpertGroups:
         >>> groups = ExpertGroups.from_choice(torch.tensor([1, 0, 1]), 2)
         >>> groups.slots.tolist(), groups.ends.tolist()
         ([8, 0, 9], [8, 16])
+        >>> ExpertGroups.from_choice(torch.tensor([1, 1]), 2).ends.tolist()
+        [8, 16]
         """
         ranks = (choice[:, None] == torch.arange(experts, device=choice.device)).long().cumsum(0)  # [n, I], from 1
-        padded_counts = (ranks[-1] + ROW_ALIGNMENT - 1) // ROW_ALIGNMENT * ROW_ALIGNMENT
+        counts = ranks[-1].clamp_min(1)  # on capability 10 torch leaves the gradient of an empty group undefined (pytorch #172439)
+        padded_counts = (counts + ROW_ALIGNMENT - 1) // ROW_ALIGNMENT * ROW_ALIGNMENT
         ends = padded_counts.cumsum(0)
         slots = (ends - padded_counts).index_select(0, choice) + ranks.gather(1, choice[:, None])[:, 0] - 1
         return cls(choice, slots, ends.int(), len(choice) + experts * ROW_ALIGNMENT)

@@ -1,8 +1,8 @@
 """Precision of products: which devices multiply bfloat16 faster, and float32 products whatever torch's global settings say."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import cache
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache, partial
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -18,7 +18,7 @@ FULL_PRECISION: tuple[tuple[Any, str, Any], ...] = (
     (mkldnn.matmul, "fp32_precision", "ieee"),  # type: ignore[attr-defined]
     (cuda.matmul, "allow_bf16_reduced_precision_reduction", False),
 )
-_settings_lock, _changed, _users = Lock(), list[tuple[Any, str, Any]](), 0
+_settings_lock, _undo, _users = Lock(), list[Callable[[], None]](), 0
 
 
 def has_native_bfloat16(device: str) -> bool:
@@ -54,19 +54,26 @@ def normalize(vectors: Tensor, eps: float = 1e-12) -> Tensor:
 
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
-    """Disable autocast, TF32 and bfloat16 inside float32 products, and bfloat16 sums; the last thread to leave restores the settings."""
+    """Disable autocast, TF32 and bfloat16 inside float32 products, and bfloat16 sums; the last thread to leave restores the settings.
+
+    torch's older setting is set, too: whoever reads that, as torch.compile does, gets an error where the two say different things.
+    """
     global _users
     with _settings_lock:
         _users += 1
+        if _users == 1:
+            _undo.extend(partial(setattr, part, name, getattr(part, name)) for part, name, _ in FULL_PRECISION)
+        with suppress(RuntimeError):  # newer settings contradict the older one already
+            older = torch.get_float32_matmul_precision()
+            torch.set_float32_matmul_precision("highest")  # changes newer ones, which are therefore set after it
+            _undo.extend([partial(torch.set_float32_matmul_precision, older)] if _users == 1 else [])
         for part, name, value in FULL_PRECISION:
-            if (before := getattr(part, name)) != value:
-                _changed.append((part, name, before))
-                setattr(part, name, value)
+            setattr(part, name, value)
     try:
         with torch.autocast(device.type, enabled=False):
             yield
     finally:
         with _settings_lock:
             _users -= 1
-            while _changed and not _users:
-                setattr(*_changed.pop())
+            while _undo and not _users:
+                _undo.pop()()

@@ -41,6 +41,12 @@ class TokenLoss:
     is_global: bool = False
     gain: Tensor | None = None
 
+    def totals(self) -> Tensor:
+        """float64 [4]: the sums over all predictions of loss, correct ones, predictions and gain."""
+        value, gain = self.value.detach().double(), 0.0 if self.gain is None else self.gain.double()
+        count = torch.full_like(value, self.count)
+        return torch.stack([value * count, self.correct.double(), count, gain * count])
+
 
 @dataclass(frozen=True)
 class EncodedTexts:
@@ -146,19 +152,20 @@ class Pretraining(nn.Module, ABC):
             shares = [part.correct / max(1, part.count) for part in parts.values()]
             facts = torch.stack([loss, *(part.value for part in parts.values()), *shares]).detach()
             return loss, dict(zip(names, facts, strict=True)) | _gain_metrics({name: part.gain for name, part in parts.items()})
-        own = [(float(part.value.detach()), int(part.correct), part.count, float(part.gain or 0.0)) for part in parts.values()]
-        by_process = self.process_group.all_gather_object(own, "the losses of a step")
+        own = torch.stack([part.totals() for part in parts.values()])
+        by_process = torch.stack([tensor for (tensor,) in self.process_group.all_gather([own], "the losses of a step")])
         scaled, means, shares = [], [], []
-        gains: dict[str, float | None] = {}
+        gains: dict[str, Tensor | None] = {}
         for number, (name, part) in enumerate(parts.items()):
-            entries = [losses[number] for losses in (by_process[:1] if part.is_global else by_process)]
-            total = max(1, sum(count for _, _, count, _ in entries))
-            scaled.append(values[number] * (1.0 if part.is_global else part.count / total))
-            means.append(sum(value * count for value, _, count, _ in entries) / total)
-            shares.append(sum(correct for _, correct, _, _ in entries) / total)
-            gains[name] = None if part.gain is None else sum(gain * count for _, _, count, gain in entries) / total
+            loss, correct, count, gain = by_process[: 1 if part.is_global else None, number].sum(0).unbind()
+            total = count.clamp_min(1)
+            scaled.append(values[number] if part.is_global else values[number] * (part.count / total).float())
+            means.append(loss / total)
+            shares.append(correct / total)
+            gains[name] = None if part.gain is None else gain / total
         total_loss = sum(factor * mean for factor, mean in zip(factors, means, strict=True))
-        return torch.stack(scaled).sum(), dict(zip(names, [total_loss, *means, *shares], strict=True)) | _gain_metrics(gains)
+        facts = [part.float() for part in (total_loss, *means, *shares)]
+        return torch.stack(scaled).sum(), dict(zip(names, facts, strict=True)) | _gain_metrics(gains)
 
 
 def _gain_metrics(gains: Mapping[str, Any]) -> StepMetrics:

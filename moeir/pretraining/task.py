@@ -56,7 +56,8 @@ class PretrainingTask:
         batch = self._batches.at(step).to(device)
         tokens = sum(len(part.original_ids) for part in (batch.anchors, batch.contexts) if part is not None)
         loss, facts = self.compute(batch, device)
-        return loss, facts, sum(self._process_group.all_gather_object(tokens, "the tokens of a step"))
+        tokens_by_process = self._process_group.all_gather([torch.tensor([tokens])], "the tokens of a step")
+        return loss, facts, sum(int(part) for (part,) in tokens_by_process)
 
     def compute(
         self, batch: PretrainingBatch, device: torch.device, *, measures_bottleneck: bool | None = None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from moeir.architectures.base import EncoderOutput, concatenate_outputs
 from moeir.backbones.packed_tokens import PackedTokens
@@ -16,21 +16,22 @@ from moeir.backbones.packed_tokens import PackedTokens
 Encode = Callable[[PackedTokens], EncoderOutput]
 
 
-def encode_with_grad_cache(encode: Encode, parts: Sequence[PackedTokens]) -> EncoderOutput:
-    """Representations of all parts end to end, with gradient; the last part keeps its activations, as backward starts there."""
-    return concatenate_outputs([*(_encode_recomputed(encode, part) for part in parts[:-1]), encode(parts[-1])])
+def encode_with_grad_cache(encode: Encode, parts: Sequence[PackedTokens], parameters: Sequence[nn.Parameter]) -> EncoderOutput:
+    """Representations of all parts end to end, with gradient for these parameters, which add up the gradients of all parts before their
+    hooks run; the last part keeps its activations, as backward starts there."""
+    return concatenate_outputs([*(_encode_recomputed(encode, part, parameters) for part in parts[:-1]), encode(parts[-1])])
 
 
-def _encode_recomputed(encode: Encode, tokens: PackedTokens) -> EncoderOutput:
+def _encode_recomputed(encode: Encode, tokens: PackedTokens, parameters: Sequence[nn.Parameter]) -> EncoderOutput:
     outputs: list[EncoderOutput] = []
-    floating = iter(_Recompute.apply(torch.zeros((), requires_grad=True), encode, tokens, outputs))
+    floating = iter(_Recompute.apply(encode, tokens, outputs, *parameters))
     return outputs.pop().map(lambda part: next(floating) if part.is_floating_point() else part)
 
 
 class _Recompute(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, start: Tensor, encode: Encode, tokens: PackedTokens, outputs: list[EncoderOutput]) -> tuple[Tensor, ...]:
-        ctx.encode, ctx.tokens, ctx.cpu_state = encode, tokens, torch.get_rng_state()
+    def forward(ctx: Any, encode: Encode, tokens: PackedTokens, outputs: list[EncoderOutput], *parameters: Tensor) -> tuple[Tensor, ...]:
+        ctx.encode, ctx.tokens, ctx.parameters, ctx.cpu_state = encode, tokens, parameters, torch.get_rng_state()
         ctx.cuda_state = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None
         with torch.no_grad():
             outputs.append(encode(tokens))
@@ -38,7 +39,7 @@ class _Recompute(torch.autograd.Function):
         return tuple(part for part in outputs[0].tensors() if part.is_floating_point())
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[None, ...]:
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         devices = [] if ctx.cuda_state is None else [torch.cuda.current_device()]
         with torch.random.fork_rng(devices), torch.enable_grad():
             torch.set_rng_state(ctx.cpu_state)
@@ -46,5 +47,5 @@ class _Recompute(torch.autograd.Function):
                 torch.cuda.set_rng_state(ctx.cuda_state)
             recomputed = [part for part in ctx.encode(ctx.tokens).tensors() if part.is_floating_point()]
         pairs = [(part, gradient) for part, gradient in zip(recomputed, gradients, strict=True) if gradient is not None]
-        torch.autograd.backward([part for part, _ in pairs], [gradient for _, gradient in pairs])
-        return None, None, None, None
+        outputs, upstream = [part for part, _ in pairs], [gradient for _, gradient in pairs]
+        return None, None, None, *torch.autograd.grad(outputs, ctx.parameters, upstream, allow_unused=True)

@@ -26,6 +26,7 @@ from moeir.distributed import SINGLE_PROCESS, ProcessGroup
 from moeir.errors import MoeirError, UsageError
 from moeir.kernels.heap import trim_heap
 from moeir.training import param_groups, resume_state, trackers
+from moeir.training.engine import DataParallel, Engine
 
 LOWER_RATE_ADVICE = "start over with a lower --learning-rate and --force; until then the last saved state is kept"
 FIRST_STEP_ADVICE = "no update was made yet: check the weights, the options of --objective, and the teacher scores in the examples"
@@ -140,15 +141,19 @@ def train(
         expected = f"expected {state.processes}, as for the first {state.step} steps, found {process_group.size}"
         raise UsageError(f"number of processes: {expected}; start as many to continue, or add --force to start over")
     release_held(products_only=False)
-    process_group.check_same({"steps": schedule.steps, "steps done": state.step, "examples": task.size})
-    process_group.broadcast_weights(model)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if process_group.size > 1:
+        facts = {"numbers to train": sum(map(Tensor.numel, trained)), "the sum of frozen weights": _sum_frozen_bits(model)}
+        process_group.check_same({"steps": schedule.steps, "steps done": state.step, "examples": task.size} | facts)
+        engine: Engine = DataParallel(task.compute_loss, trained, process_group)
         log.info("%d processes share each batch: %s", process_group.size, "; ".join(process_group.names))
+    else:
+        engine = Engine(task.compute_loss)
     if state.step:
         log.info("continuing after step %d of %d", state.step, schedule.steps)
     model.train()
     with trackers.track(tracking if process_group.is_main else None, state.step) as log_step:
-        trainer = _Trainer(task, schedule, optimiser, log_step, evaluator, process_group, torch.device(device), checkpoint)
+        trainer = _Trainer(task, engine, schedule, optimiser, log_step, evaluator, process_group, torch.device(device), checkpoint)
         done = _train_steps(trainer, state, folder, log_every or (LOG_EVERY if trainer.device.type == "cuda" else 1))
     model.eval()
     if not bool(torch.stack([parameter.isfinite().all() for parameter in model.parameters() if parameter.requires_grad]).all()):
@@ -212,6 +217,7 @@ class _Trainer:
     """The parts of a training, and the steps whose metrics are not yet read from the device."""
 
     task: TrainingTask
+    engine: Engine
     schedule: Schedule
     optimiser: torch.optim.Optimizer
     log_step: Callable[[Mapping[str, float]], None]
@@ -236,13 +242,11 @@ class _Trainer:
         batch_metrics, tokens = [], 0
         for batch in range(step * count, (step + 1) * count):
             torch.manual_seed(self.schedule.seed * 1_000_003 + batch + self.process_group.rank * RANK_SEED_STRIDE)
-            loss, metrics, read = self.task.compute_loss(batch)
-            (loss / count if count > 1 else loss).backward()
+            metrics, read = self.engine.run_batch(batch, batches=count, is_last=(batch + 1) % count == 0)
             batch_metrics.append(metrics)
             tokens += read
         metrics = batch_metrics[0] if count == 1 else {name: sum(one[name] for one in batch_metrics) / count for name in batch_metrics[0]}
         parameters = [parameter for parameter in self.task.model.parameters() if parameter.requires_grad]
-        self.process_group.all_reduce_gradients(parameters, f"the gradients of step {step + 1}")
         metrics = {**metrics, "gradient_norm": nn.utils.clip_grad_norm_(parameters, self.schedule.clip or math.inf)}
         for group in self.optimiser.param_groups:
             group["lr"] = self.schedule.learning_rate_at(step, group["peak"])
@@ -270,6 +274,7 @@ class _Trainer:
 
     def read_pending(self) -> list[dict[str, float]]:
         """The metrics of the steps since the last call, with one synchronization of the device."""
+        self.process_group.wait_on_host(f"step {self.pending[-1][0] + 1}")
         metrics_by_step = metrics_to_floats([metrics for _, metrics, _ in self.pending])
         seconds = (time.monotonic() - self._pending_since) / len(self.pending)
         memory = {}
@@ -283,6 +288,13 @@ class _Trainer:
             records.append(metrics | {"tokens_per_second": tokens / seconds, "seconds": seconds} | memory)
         self.pending.clear()
         return records
+
+
+def _sum_frozen_bits(model: nn.Module) -> int:
+    """The sum of all bits, as whole numbers, of the weights that training leaves as they are, which processes do not exchange."""
+    frozen = [tensor for tensor in model.state_dict(keep_vars=True).values() if not tensor.requires_grad]
+    integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return sum(int(tensor.detach().contiguous().view(integers[tensor.element_size()]).sum(dtype=torch.int64)) for tensor in frozen)
 
 
 def _nan_error(metrics: Mapping[str, float]) -> MoeirError | None:

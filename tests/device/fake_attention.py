@@ -152,14 +152,14 @@ def _efficient_back(
 # ---------------------------------------------------------------- attention of packed texts
 def _text_slices(query: Any, key: Any, value: Any, starts_q: Any, starts_k: Any, max_q: Any, max_k: Any) -> list[tuple[slice, slice]]:
     """Check the kernel's requirements; return the slices of each text."""
-    require_one_card("varlen_attn", query, key, value, starts_q, starts_k)
+    require_one_card("_flash_attention_forward", query, key, value, starts_q, starts_k)
     if active_machine().capability < (8, 0):
         raise RuntimeError("FlashAttention only supports Ampere GPUs or newer.")
     for one in (query, key, value):
         if one.dtype not in HALVES or one.dtype != query.dtype:
             raise RuntimeError("FlashAttention only support fp16 and bf16 data type, the same for query, key and value")
         if one.dim() != 3 or one.stride(-1) != 1:
-            raise RuntimeError("varlen_attn: expected [T, heads, width] with a contiguous last dimension")
+            raise RuntimeError("_flash_attention_forward: expected [T, heads, width] with a contiguous last dimension")
     if query.shape[-1] % 8 or query.shape[-1] > 256:
         raise RuntimeError(f"FlashAttention forward only supports head dimension at most 256, multiples of 8: {query.shape[-1]}")
     for one in (starts_q, starts_k):
@@ -190,41 +190,49 @@ def _window_bias(queries: int, keys: int, causal: bool, window: Any) -> Tensor |
     return torch.zeros(apart.shape).masked_fill(far, float("-inf"))
 
 
-@handler_for("torch_attn::_varlen_attn")
-def _varlen(
-    func: Any, query: Any, key: Any, value: Any, starts_q: Any, starts_k: Any, max_q: int, max_k: int, is_causal: bool = False,
-    scale: float | None = None, window: Any = None, enable_gqa: bool = False, used: Any = None, table: Any = None, splits: Any = None,
+def _text_dropout(query: Tensor, key: Tensor, p: float, seed: int) -> Tensor | None:
+    """`dropout_mask` of a text: that of all tokens [heads, L, M] from a seed that differs between texts."""
+    return dropout_mask(torch.Size((len(query), query.shape[1], key.shape[1])), p, seed)
+
+
+@handler_for("_flash_attention_forward")
+def _packed_flash(
+    func: Any, query: Any, key: Any, value: Any, starts_q: Any, starts_k: Any, max_q: int, max_k: int, dropout_p: float, is_causal: bool,
+    debug: bool, *, scale: float | None = None, window_size_left: int | None = None, window_size_right: int | None = None, **others: Any,
 ) -> Any:  # fmt: skip
-    if starts_k is None or enable_gqa or used is not None or table is not None:
-        raise NotSimulated("varlen_attn with groups of heads or pages of keys")
+    if starts_q is None or starts_k is None or query.shape[1] != key.shape[1] or any(one is not None for one in others.values()):
+        raise NotSimulated("_flash_attention_forward of a padded batch, with groups of heads or pages of keys")
     parts = _text_slices(query, key, value, starts_q, starts_k, max_q, max_k)
+    card, window = query.device.index, tuple(-1 if one is None else one for one in (window_size_left, window_size_right))
     q, k, v = (one.transpose(0, 1) for one in to_accumulation_dtype(query, key, value))  # [heads, T, width]
-    out = torch.zeros_like(q)
-    for one, other in parts:
+    out, seed = torch.zeros_like(q), draw_seed(card, dropout_p)
+    for number, (one, other) in enumerate(parts):
         near = _window_bias(one.stop - one.start, other.stop - other.start, is_causal, window)
-        out[:, one] = attend(q[:, one], k[:, other], v[:, other], near, scale or q.shape[-1] ** -0.5, None)
-    active_machine().launch("varlen_attn")
-    active_machine().launch("zeros")  # for the generator state
-    card = query.device.index
-    state = torch.zeros(2, dtype=torch.uint64)
-    outputs = (out.transpose(0, 1).contiguous().to(query.dtype), torch.zeros(q.shape[:2]), state)
+        kept = _text_dropout(q[:, one], k[:, other], dropout_p, int(seed) + number)
+        out[:, one] = attend(q[:, one], k[:, other], v[:, other], near, scale or q.shape[-1] ** -0.5, kept)
+    active_machine().launch("_flash_attention_forward")
+    state = torch.stack([seed, torch.zeros_like(seed)])
+    outputs = (out.transpose(0, 1).contiguous().to(query.dtype), torch.zeros(q.shape[:2]), state, torch.empty(0), torch.empty(0))
     return tuple(DeviceTensor(one, card) for one in outputs)
 
 
-@handler_for("torch_attn::_varlen_attn_backward")
-def _varlen_back(
+@handler_for("_flash_attention_backward")
+def _packed_flash_back(
     func: Any, gradient: Any, query: Any, key: Any, value: Any, out: Any, sums: Any, starts_q: Any, starts_k: Any, max_q: int, max_k: int,
-    is_causal: bool, state: Any, scale: float | None = None, window: Any = None,
+    dropout_p: float, is_causal: bool, state: Any, unused: Any, *, scale: float | None = None, window_size_left: int | None = None,
+    window_size_right: int | None = None,
 ) -> Any:  # fmt: skip
     parts = _text_slices(query, key, value, starts_q, starts_k, max_q, max_k)
+    window = tuple(-1 if one is None else one for one in (window_size_left, window_size_right))
     g, q, k, v = (one.transpose(0, 1) for one in to_accumulation_dtype(gradient, query, key, value))
     gradients = [torch.zeros_like(one) for one in (q, k, v)]
-    for one, other in parts:
+    for number, (one, other) in enumerate(parts):
         near = _window_bias(one.stop - one.start, other.stop - other.start, is_causal, window)
-        *own, _ = attention_gradients(g[:, one], q[:, one], k[:, other], v[:, other], near, scale or q.shape[-1] ** -0.5, None)
+        kept = _text_dropout(q[:, one], k[:, other], dropout_p, int(state.host[0]) + number)
+        *own, _ = attention_gradients(g[:, one], q[:, one], k[:, other], v[:, other], near, scale or q.shape[-1] ** -0.5, kept)
         for target, rows, part in zip(gradients, (one, other, other), own, strict=True):
             target[:, rows] = part
-    active_machine().launch("varlen_attn backward", 3, count=3)
+    active_machine().launch("_flash_attention_backward", 3, count=3)
     return tuple(DeviceTensor(one.transpose(0, 1).contiguous().to(query.dtype), query.device.index) for one in gradients)
 
 

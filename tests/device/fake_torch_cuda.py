@@ -145,6 +145,7 @@ def install(made: FakeMachine) -> Iterator[None]:
     changes: list[tuple[Any, str, Any]] = [(torch.cuda, name, value) for name, value in _replacements(made).items()]
     changes += [(torch, "Generator", Generator), (torch.nn.Module, "_apply", _apply_by_swapping), (threading.Thread, "run", _run)]
     changes.append((torch.autograd.function.BackwardCFunction, "apply", _backward))
+    changes.append((torch.backends.cuda, "is_flash_attention_available", lambda: True))
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
     types = list(lists._foreach_supported_types)
     for owner, name, value in changes:

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.nn.attention.varlen import varlen_attn
 
 from tests.device import fake_cuda
 from tests.device.operation_counts import BACK, LAUNCH, SYNC
@@ -136,7 +135,7 @@ def test_attention_is_that_of_the_host(dtype, mask, machine):
 def packed(width=8, dtype=torch.bfloat16, **options):
     parts = [on(8, 4, width, dtype=dtype) for _ in range(3)]
     starts = torch.tensor([0, 3, 8], dtype=options.pop("index", torch.int32), device="cuda")
-    return lambda: varlen_attn(*parts, starts, starts, options.get("longest", 5), 5, window_size=options.get("window", (-1, -1)))
+    return lambda: torch.ops.aten._flash_attention_forward(*parts, starts, starts, options.get("longest", 5), 5, 0.0, False, False)[0]
 
 
 @pytest.mark.parametrize(
@@ -162,17 +161,31 @@ def test_attention_of_packed_texts_is_that_of_each_text(machine):
     parts, starts = [torch.randn(8, 4, 8, dtype=torch.bfloat16) for _ in range(3)], torch.tensor([0, 3, 8], dtype=torch.int32)
     own = [part.to("cuda").requires_grad_() for part in parts]
     with machine.counts.measure() as counts:
-        out = varlen_attn(*own, starts.to("cuda"), starts.to("cuda"), 5, 5, window_size=(1, 1))
+        sizes, window = (starts.to("cuda"), starts.to("cuda"), 5, 5), {"window_size_left": 1, "window_size_right": 1}
+        out = torch.ops.aten._flash_attention_forward(*own, *sizes, 0.0, False, False, **window)[0]
     out.float().sum().backward()
     for first, last in ((0, 3), (3, 8)):
         text = [part[first:last].float().transpose(0, 1) for part in parts]
         near = (torch.arange(last - first)[:, None] - torch.arange(last - first)).abs() <= 1
         expected = F.scaled_dot_product_attention(*text, attn_mask=near).transpose(0, 1)
         assert torch.allclose(out[first:last].float().cpu(), expected, atol=0.02)
-    assert counts.count(LAUNCH, "varlen_attn") == 1 and machine.counts.count(LAUNCH, "varlen_attn backward") == 3
+    assert counts.count(LAUNCH, "_flash_attention_forward") == 1 and machine.counts.count(LAUNCH, "_flash_attention_backward") == 3
     assert all(part.grad.dtype == torch.bfloat16 for part in own)
     with fake_cuda.activate(capability=(7, 5)), pytest.raises(RuntimeError, match="Ampere"):
         packed()()
+
+
+def test_attention_of_packed_texts_drops_weights_and_its_gradient_is_of_those_that_are_left(machine):
+    """Of equal scores and values of one, a token's output is the share of weights that are left, times 1 / 0.75."""
+    length, starts = 512, torch.tensor([0, 512, 1024], dtype=torch.int32, device="cuda")
+    queries, values = torch.zeros(1024, 2, 8, dtype=torch.bfloat16, device="cuda"), on(1024, 2, 8, dtype=torch.bfloat16) * 0 + 1
+    values.requires_grad_()
+    out = torch.ops.aten._flash_attention_forward(queries, queries, values, starts, starts, length, length, 0.25, False, False)[0]
+    shares = out.detach().cpu().float()[..., 0]
+    assert shares.mean() == pytest.approx(1.0, abs=0.01) and shares.std() == pytest.approx((0.25 / 0.75 / length) ** 0.5, rel=0.2)
+    out.float().sum().backward()
+    assert values.grad.cpu().float().sum() == pytest.approx(float(out.detach().cpu().float().sum()), rel=1e-2)
+    assert not torch.equal(shares[:512], shares[512:])
 
 
 def test_grouped_products_are_one_launch_and_have_a_derivative(machine):

@@ -152,13 +152,13 @@ def test_a_killed_training_goes_on_to_the_same_bytes(learn, gone_at):
 @pytest.mark.parametrize("arch", ["dense:pooling=mean", "dense"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("dropout", ["with dropout", "without"])
-def test_attention_without_dropout_takes_the_kernel_of_packed_texts_in_half_precision(arch, dtype, dropout, learn, monkeypatch):
+def test_attention_takes_the_kernel_of_packed_texts_in_half_precision(arch, dtype, dropout, learn, monkeypatch):
     kernels = set()
-    for name in ("_varlen_attention", "padded_sdpa", "grouped_sdpa"):
+    for name in ("_flash_attention", "padded_sdpa", "grouped_sdpa"):
         monkeypatch.setattr(attention, name, noted(kernels, name, getattr(attention, name)))
     options = ("--attention-dropout", 0) if dropout == "without" else ()
     learn(arch, "contrastive", *options, "--steps", 1, dtype=dtype, dropout=True)
-    assert kernels == {"_varlen_attention" if dropout == "without" and dtype == "bfloat16" else "padded_sdpa"}
+    assert kernels == {"_flash_attention" if dtype == "bfloat16" else "padded_sdpa"}
 
 
 def noted(names, name, work):

@@ -1,7 +1,6 @@
 """Packed attention: every form equals a loop over single texts, with and without a window; rotary positions."""
 
 import math
-import sys
 import types
 from functools import partial
 
@@ -119,33 +118,34 @@ def test_a_window_wider_than_every_text_is_none():
 
 
 @pytest.mark.parametrize("band, expected", [(None, (-1, -1)), ((2, 2), (2, 2)), ((7, 0), (7, 0))])
-def test_the_kernel_for_variable_lengths_is_told_the_window(band, expected, monkeypatch):
+def test_flash_attention_is_told_window_and_dropout(band, expected, monkeypatch):
     """Replaces CUDA's kernel, whose window is the number of tokens to the left and to the right."""
     arguments = {}
 
-    def varlen_attn(query, key, value, starts, key_starts, longest, longest_key, *, window_size):
-        arguments.update(window=window_size, starts=starts.tolist(), longest=(longest, longest_key))
-        return query
+    def flash(query, key, value, starts, key_starts, longest, longest_key, dropout, causal, debug, *, scale, **window):
+        arguments.update(window, starts=starts.tolist(), longest=(longest, longest_key), dropout=dropout, causal=causal, scale=scale)
+        return (query,)
 
-    monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", types.SimpleNamespace(varlen_attn=varlen_attn))
+    monkeypatch.setattr(torch.ops.aten, "_flash_attention_forward", flash)
     batch = layout([3, 5])
-    kernel._varlen_attention(*parts([3, 5]), batch, band)
-    assert arguments == {"window": expected, "starts": [0, 3, 8], "longest": (5, 5)}
+    kernel._flash_attention(*parts([3, 5]), batch, band, 0.1, 0.25)
+    window = dict(zip(("window_size_left", "window_size_right"), expected, strict=True))
+    assert arguments == window | {"starts": [0, 3, 8], "longest": (5, 5), "dropout": 0.1, "causal": False, "scale": 0.25}
 
 
-def test_the_kernel_for_variable_lengths_gets_the_keys_that_are_looked_at(monkeypatch):
+def test_flash_attention_gets_the_keys_that_are_looked_at(monkeypatch):
     shapes = []
 
-    def varlen_attn(query, key, value, starts, key_starts, *limits, window_size):
+    def flash(query, key, value, starts, key_starts, *limits, **options):
         shapes.append((len(query), key.tolist() == keys.tolist(), value.tolist() == values.tolist(), key_starts.tolist()))
-        return query
+        return (query,)
 
-    monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", types.SimpleNamespace(varlen_attn=varlen_attn))
+    monkeypatch.setattr(torch.ops.aten, "_flash_attention_forward", flash)
     query, key, value = parts([3, 5])
     batch = layout([3, 5], silent=(1, 2))
     seen = [0, 1, 3, 4, 5]
     keys, values = key[seen], value[seen]
-    kernel._varlen_attention(query, key, value, batch, None)
+    kernel._flash_attention(query, key, value, batch, None, 0.0, None)
     assert shapes == [(8, True, True, [0, 2, 5])]
 
 
@@ -184,7 +184,70 @@ def test_rotation_keeps_lengths_and_makes_products_depend_on_distance_alone():
         ((8, 0), torch.bfloat16, 60, False),
     ],
 )
-def test_the_variable_length_kernel_is_for_half_precision_and_widths_that_it_has(capability, dtype, width, supported, monkeypatch):
+def test_flash_attention_is_for_half_precision_and_widths_that_it_has(capability, dtype, width, supported, monkeypatch, has_flash):
     monkeypatch.setattr(kernel, "compute_capability", lambda device: capability)
     heads = torch.zeros(1, 1, width, dtype=dtype)
-    assert kernel.supports_varlen(heads, heads) == supported
+    assert kernel.supports_flash(heads, heads) == supported
+
+
+@pytest.fixture
+def has_flash(monkeypatch):
+    """As if this torch were built with FlashAttention."""
+    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
+    kernel.has_flash_operator.cache_clear()
+    yield
+    kernel.has_flash_operator.cache_clear()
+
+
+FLASH_SCHEMAS = {  # of torch 2.9 to 2.12, and of 2.13
+    "2.9": "(Tensor query, Tensor key, Tensor value, Tensor? cum_seq_q, Tensor? cum_seq_k, SymInt max_q, SymInt max_k, float dropout_p, "
+    "bool is_causal, bool return_debug_mask, *, float? scale=None, SymInt? window_size_left=None, SymInt? window_size_right=None, "
+    "Tensor? seqused_k=None, Tensor? alibi_slopes=None) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "2.13": "(Tensor query, Tensor key, Tensor value, Tensor? cum_seq_q, Tensor? cum_seq_k, SymInt max_q, SymInt max_k, float dropout_p, "
+    "bool is_causal, bool return_debug_mask, *, float? scale=None, SymInt? window_size_left=None, SymInt? window_size_right=None, "
+    "Tensor? seqused_k=None, Tensor? alibi_slopes=None, Tensor? block_table=None, int? num_splits=None) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "known"),
+    [
+        *((schema, True) for schema in FLASH_SCHEMAS.values()),
+        (FLASH_SCHEMAS["2.9"].replace("float dropout_p, ", ""), False),
+        (FLASH_SCHEMAS["2.9"].replace("bool return_debug_mask", "bool return_debug_mask, int more"), False),
+        (FLASH_SCHEMAS["2.9"].replace("max_q, SymInt max_k", "max_k, SymInt max_q"), False),
+        (FLASH_SCHEMAS["2.9"].replace("SymInt? window_size_left=None, ", ""), False),
+    ],
+)
+def test_a_private_operator_with_other_arguments_is_not_called(schema, known, monkeypatch, has_flash):
+    operator = types.SimpleNamespace(default=types.SimpleNamespace(_schema=torch._C.parse_schema(f"aten::flash{schema}")))
+    monkeypatch.setattr(torch.ops.aten, "_flash_attention_forward", operator)
+    assert kernel.has_flash_operator() is known
+
+
+def test_the_operator_of_this_torch_is_known_and_has_a_gradient(has_flash):
+    """On the device `meta`, which computes shapes alone."""
+    assert kernel.has_flash_operator()
+    states = torch.empty(8, 2, 16, dtype=torch.bfloat16, device="meta", requires_grad=True)
+    batch = PackedLayout((3, 5), torch.empty(3, dtype=torch.int64, device="meta"))
+    kernel._flash_attention(states, states, states, batch, (2, 2), 0.1, None).sum().backward()
+    assert states.grad.shape == states.shape
+
+
+def test_a_torch_without_the_operator_or_without_its_kernel_has_the_plain_form(monkeypatch, has_flash):
+    monkeypatch.setattr(torch.ops, "aten", types.SimpleNamespace())
+    assert not kernel.has_flash_operator()
+    monkeypatch.undo()
+    kernel.has_flash_operator.cache_clear()
+    assert kernel.has_flash_operator() is torch.backends.cuda.is_flash_attention_available()
+
+
+def test_cudnn_is_as_it_was_after_attention_without_it():
+    for allowed in (True, False):
+        torch.backends.cuda.enable_cudnn_sdp(allowed)
+        with pytest.raises(RuntimeError), kernel._without_cudnn():
+            assert not torch.backends.cuda.cudnn_sdp_enabled()
+            raise RuntimeError
+        assert torch.backends.cuda.cudnn_sdp_enabled() == allowed
+    torch.backends.cuda.enable_cudnn_sdp(True)

@@ -35,9 +35,9 @@ def test_grouped_products_are_those_of_each_expert(experts, used, biased):
     assert not gradients[1][used:].any(), "an expert that no row chose has a gradient of zero"
 
 
-def test_rows_of_an_expert_are_neighbours_and_groups_begin_where_memory_is_aligned():
+def test_rows_of_an_expert_are_neighbours_and_groups_begin_where_memory_is_aligned_and_none_is_empty():
     choice = torch.tensor([2, 0, 2, 2, 0, 3])
     groups = ExpertGroups.from_choice(choice, 4)
-    assert groups.ends.tolist() == [8, 8, 16, 24] and groups.ends.dtype == torch.int32
-    assert groups.slots.tolist() == [8, 0, 9, 10, 1, 16]
+    assert groups.ends.tolist() == [8, 16, 24, 32] and groups.ends.dtype == torch.int32
+    assert groups.slots.tolist() == [16, 0, 17, 18, 1, 24]
     assert groups.size >= int(groups.ends[-1]) and all(end % ROW_ALIGNMENT == 0 for end in groups.ends.tolist())

@@ -117,7 +117,7 @@ def test_two_processes_learn_what_one_does(kind, learn, monkeypatch):
     """Without randomness: no dropout, and the noise of a router is a constant. Two parts are encoded again, also where a part chooses few
     experts."""
     monkeypatch.setattr(router, "uniform_like", lambda logits: torch.full_like(logits, 0.5))
-    options = ("--gradient-cache", 40, "--accumulate", 2) if kind == "taser" else ()
+    options = ("--gradient-cache", 40, "--accumulate", 2) if kind in ("taser", "routed adapters") else ()
     alone, results = learn(1, kind, *options[2:])
     assert results[0]["code"] == 0, results
     both, results = learn(2, kind, *options)

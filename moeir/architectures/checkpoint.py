@@ -78,7 +78,7 @@ class RetrievalModel:
     calibration: dict[str, float] = field(default_factory=dict)
     trunk: adapter_files.Trunk | None = None  # the weights that its adapters belong to
     truncation: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter), init=False)
-    is_packed: bool = field(default=False, init=False)  # whether its layers have their form for inference
+    is_packed: bool = field(default=False, init=False)  # whether its layers have their form for inference on a CPU
 
     def __post_init__(self) -> None:
         self.calibration = self.calibration or dict(self.architecture.fusion_weights)
@@ -189,12 +189,12 @@ class RetrievalModel:
 
     def pack_for_inference(self, dtype: torch.dtype) -> None:
         """Give the layers their form for inference with products in `dtype`: same numbers up to rounding, faster, no gradient; to be used
-        under `autocast(dtype)`. On a CPU with such products only: elsewhere nothing changes."""
+        under `autocast(dtype)`. On a CPU with such products, and on CUDA in half precision only: elsewhere nothing changes."""
         self.architecture.eval().requires_grad_(True)  # autocast keeps its casts of such weights, and casts others in each layer anew
-        if self.device.type == "cpu" and supports_packing(dtype):
+        if supports_packing(dtype, self.device):
             self.architecture.merge_adapters(torch.bfloat16 if dtype == torch.bfloat16 else torch.float32)
             pack_encoders(self.architecture, dtype)
-            self.is_packed = True
+            self.is_packed = self.device.type == "cpu"
 
     @property
     def is_stateless(self) -> bool:

@@ -278,7 +278,8 @@ def pack_layers(model: nn.Module, dtype: torch.dtype) -> None:
         elif kind in (RotaryAttention, PostNormRotaryAttention):
             module.joint, module.output = (_pack_map(part, dtype) for part in (module.joint, module.output))
         elif kind in (FeedForward, GatedFeedForward, TopKFeedForward):
-            can_fuse = module.activation_name in fused_activations(dtype) and (kind is TopKFeedForward or is_plain_linear(module.up))
+            activations = fused_activations(dtype, next(module.parameters()).device)
+            can_fuse = module.activation_name in activations and (kind is TopKFeedForward or is_plain_linear(module.up))
             fused = module.activation_name if can_fuse and kind is not GatedFeedForward else None
             if kind is TopKFeedForward:
                 maps = zip(*module.split_maps(), strict=True)

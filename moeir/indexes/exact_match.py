@@ -142,33 +142,37 @@ class ExactMatchIndex(TwoStepIndex, Index):
 
     def _exact_scores(self, block: QueryBlock, query: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         assert isinstance(block, TermQueryBlock)
-        scores = torch.zeros(len(rows), dtype=torch.float64, device=self._device)
-        query, rows = query.cpu(), rows.to(self._vectors.storage_device, self._rows.dtype)
-        length = block.terms.shape[1]
-        for part in chunk_slices(len(rows), self.elements_at_once // (16 * length)):
-            first, last = int(query[part.start]), int(query[part.stop - 1]) + 1
-            best = torch.zeros(part.stop - part.start, length, dtype=torch.float64, device=self._device)
-            for query_index in range(first, last):
-                pair_range = slice(*torch.searchsorted(query[part], torch.tensor([query_index, query_index + 1])).tolist())
-                for position, term in enumerate(block.terms[query_index].tolist()):
-                    if term != NO_TERM:
-                        best[pair_range, position] = self._best_products(term, block.vectors[query_index, position], rows[part][pair_range])
-            scores[part] = pairwise_sum(best)
+        length, width = block.vectors.shape[1:]
+        home, tokens = self._vectors.storage_device, block.vectors.flatten(0, 1)
+        scores, query, rows, terms = (
+            torch.zeros(len(rows), dtype=torch.float64, device=self._device),
+            query.to(home),
+            rows.to(home),
+            block.terms.to(home),
+        )
+        for part in chunk_slices(len(rows) if len(self._terms) else 0, self.elements_at_once // (64 * length)):
+            first, last = self._find_postings(terms[query[part]], rows[part])  # [P * L]
+            counts = last - first
+            slots = torch.repeat_interleave(torch.arange(len(counts), device=home), counts)
+            postings = torch.arange(len(slots), device=home) + (last - counts.cumsum(0))[slots]
+            token_rows = (query[part, None] * length + torch.arange(length, device=home)).flatten()[slots]
+            best = torch.zeros(len(counts), dtype=torch.float64, device=self._device)  # a term adds at least 0
+            for some in chunk_slices(len(slots), self.pairs_at_once(width)):
+                products = exact_dot(tokens[token_rows[some].to(self._device)], self._vectors[postings[some]])
+                best.scatter_reduce_(0, slots[some].to(self._device), products, "amax")
+            scores[part] = pairwise_sum(best.view(-1, length))
         return scores
 
-    def _best_products(self, term: int, token: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """Largest product of one token [D] with its term's tokens in each document, at least 0: rows [n] -> float64 [n]."""
-        start = int(self._starts[term])
-        term_rows = self._device_rows[start : int(self._starts[term + 1])]
-        first, last = (torch.searchsorted(term_rows, rows, right=right) for right in (False, True))
-        counts = last - first
-        document_indices = torch.repeat_interleave(torch.arange(len(rows), device=rows.device), counts)
-        postings = torch.arange(len(document_indices), device=rows.device) + (last - counts.cumsum(0))[document_indices] + start
-        best = torch.zeros(len(rows), dtype=torch.float64, device=self._device)
-        for part in chunk_slices(len(document_indices), self.pairs_at_once(len(token))):
-            products = exact_dot(token.expand(part.stop - part.start, -1), self._vectors[postings[part]])
-            best.scatter_reduce_(0, document_indices[part].to(self._device), products, "amax")
-        return best
+    def _find_postings(self, terms: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """The first and last (exclusive) posting of each term in a document, by bisection: terms [P, L], rows [P] -> [2, P * L]."""
+        starts, wanted = self._starts.to(rows.device), torch.stack([rows, rows + 1])[..., None]  # [2, P, 1]
+        low, high = (starts[terms.clamp(min=0) + end].expand(2, -1, -1) for end in (0, 1))
+        high = high.where(terms != NO_TERM, low)
+        for _ in range(int(self._starts.diff().max()).bit_length()):
+            middle = (low + high) // 2
+            is_before = (low < high) & (self._device_rows[middle.clamp(max=len(self._rows) - 1)] < wanted)
+            low, high = torch.where(is_before, middle + 1, low), torch.where(is_before, high, middle)
+        return low.flatten(1)
 
 
 def _row_aligned_ranges(rows: torch.Tensor, first: int, last: int, most: int) -> Iterator[tuple[int, int]]:

@@ -12,7 +12,7 @@ from moeir.artifacts import memmap
 from moeir.artifacts.array_folder import ArrayFolder
 from moeir.indexes import simd_loops
 from moeir.indexes.base import Index
-from moeir.indexes.two_step import QueryBlock, TopKPool, TwoStepIndex, run_on_threads
+from moeir.indexes.two_step import GROUP, QueryBlock, TopKPool, TwoStepIndex, run_on_threads
 from moeir.indexes.vector_store import VectorShards, VectorStore, as_uint16, chunk_slices
 from moeir.kernels.precision import has_native_bfloat16
 from moeir.representations.dense import Dense
@@ -75,7 +75,7 @@ class Flat(TwoStepIndex, Index):
         """Push the scores of some documents for queries [Q, D], by matrix products in their precision."""
         coarse = queries.dtype == torch.bfloat16
         elements = min(self.elements_at_once // 4, ELEMENTS_IN_CACHE if self._device.type == "cpu" else self.elements_at_once)
-        step = max(64, elements // max(self._vectors.width, len(queries)))
+        step = max(GROUP, elements // max(self._vectors.width, len(queries)) // GROUP * GROUP)
         read, scores = self._vectors.reader(max(step, MIN_MATMUL_ROWS), coarse, loops=loops), torch.empty(0)
         for first in range(documents.start, documents.stop, step):
             part = slice(first, min(first + step, documents.stop))

@@ -1,7 +1,6 @@
 """Exact late interaction: every query token against every token of every document (Khattab and Zaharia 2020, eq. 3)."""
 
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -102,16 +101,15 @@ class MaxSim(TwoStepIndex, Index):
         query_rows, rows = query.cpu().numpy(), rows.cpu()
         if self._vectors.takes_loops(int(self._texts.lengths[rows].sum()) * self._vectors.width):
             return torch.from_numpy(self._exact_scores_by_loops(block.vectors, query_rows, rows.numpy()))
-        order = np.lexsort((self._texts.lengths[rows].numpy(), query_rows))  # by query, then by length
-        texts = self._texts.select(rows[torch.from_numpy(order)])
-        sorted_scores = torch.empty(len(rows), dtype=torch.float64, device=self._device)
-        ends = np.bincount(query_rows, minlength=len(block.query_rows)).cumsum().tolist()
-        for query_row, (begin, end) in enumerate(pairwise([0, *ends])):
-            for first, last in padded_blocks(texts.host_lengths[begin:end], self.pairs_at_once(self._vectors.width)):
-                documents, real = texts.pad(begin + first, begin + last)
-                sorted_scores[begin + first : begin + last] = self._exact_pair_scores(block.vectors[query_row], documents, real)
-        scores = torch.empty_like(sorted_scores)
-        scores[torch.from_numpy(order).to(self._device)] = sorted_scores
+        order = self._texts.lengths[rows].argsort(stable=True)
+        texts, own = self._texts.select(rows[order]), torch.from_numpy(query_rows)[order].to(self._device)
+        zeros_last = (~block.vectors.any(dim=2)).long().argsort(dim=1, stable=True)  # a token of zeros adds exactly 0 at the end of a sum
+        queries = block.vectors.gather(1, zeros_last[..., None].expand_as(block.vectors))
+        scores = torch.empty(len(rows), dtype=torch.float64, device=self._device)
+        lengths = np.maximum(texts.host_lengths, queries.shape[1])
+        for first, last in padded_blocks(lengths, self.pairs_at_once(self._vectors.width)):
+            pair_scores = self._exact_pair_scores(queries[own[first:last]], *texts.pad(first, last))
+            scores[order[first:last].to(self._device)] = pair_scores
         return scores
 
     def _exact_scores_by_loops(self, tokens: torch.Tensor, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -137,19 +135,18 @@ class MaxSim(TwoStepIndex, Index):
         mask: np.ndarray = self._texts.lengths.numpy()[rows] > 0
         return mask
 
-    def _exact_pair_scores(self, query: torch.Tensor, documents: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
-        """query [L, D], documents [N, M, D], real [N, M] -> float64 [N]."""
-        query = query[query.any(dim=1)]  # a token of zeros, padding or not, adds exactly 0
-        approximate = documents.float() @ query.T  # [N, M, L]
-        lowest = approximate.amax(dim=1, keepdim=True).double() - self._rounding_bounds(query)
-        is_near = (approximate >= lowest.float()) & real[..., None]
+    def _exact_pair_scores(self, queries: torch.Tensor, documents: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
+        """Pairs of queries [N, L, D] and documents [N, M, D], real [N, M] -> float64 [N]; a token of zeros, padding or not, adds 0."""
+        approximate, counted = documents.float() @ queries.mT, queries.any(dim=2)  # [N, M, L], [N, L]
+        lowest = approximate.amax(dim=1, keepdim=True).double() - self._rounding_bounds(queries)[:, None]
+        is_near = (approximate >= lowest.float()) & real[..., None] & counted[:, None]
         document, position, token = is_near.nonzero(as_tuple=True)
         products = torch.empty(len(token), dtype=torch.float64, device=self._device)
-        for part in chunk_slices(len(token), self.pairs_at_once(query.shape[1])):
-            products[part] = exact_dot(query[token[part]], documents[document[part], position[part]])
-        best = products.new_full((len(documents) * len(query),), float("-inf"))  # −∞ before the maximum
-        best.scatter_reduce_(0, document * len(query) + token, products, "amax")
-        return pairwise_sum(best.view(len(documents), len(query)))
+        for part in chunk_slices(len(token), self.pairs_at_once(queries.shape[2])):
+            products[part] = exact_dot(queries[document[part], token[part]], documents[document[part], position[part]])
+        best = torch.where(counted, -torch.inf, 0.0).double().flatten()  # −∞ before the maximum
+        best.scatter_reduce_(0, document * counted.shape[1] + token, products, "amax")
+        return pairwise_sum(best.view_as(counted))
 
     def token_vectors(self, row: int) -> np.ndarray:
         return self._texts.token_vectors(row)

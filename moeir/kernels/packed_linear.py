@@ -1,4 +1,4 @@
-"""Linear maps for inference on a CPU: weights in the layout of the processor's matrix products, activation and residual computed inside."""
+"""Linear maps for inference: on a CPU weights in the layout of its matrix products, activation and residual inside; on CUDA cast weights."""
 
 from collections.abc import Collection
 
@@ -15,7 +15,7 @@ FUSED_ACTIVATIONS = {  # name in config.json → name and algorithm of oneDNN's 
     "silu": ("swish", ""),
     "tanh": ("tanh", ""),
 }
-NO_ACTIVATION = ("none", "")
+NO_ACTIVATION, CPU = ("none", ""), torch.device("cpu")
 
 
 class PackedLinear(nn.Module):
@@ -44,20 +44,27 @@ class PackedLinear(nn.Module):
         return output
 
 
-def pack_linear(weight: Tensor, bias: Tensor | None, dtype: torch.dtype, activation: str | None = None) -> PackedLinear | Int8Linear:
+def pack_linear(weight: Tensor, bias: Tensor | None, dtype: torch.dtype, activation: str | None = None) -> nn.Module:
     """The form for inference of a linear map, weight [N, K], and of the activation after it, which must be one of `fused_activations`."""
+    if weight.is_cuda:
+        linear = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta")
+        weights = {"weight": weight, "bias": bias}
+        linear.load_state_dict({name: part.detach().to(dtype) for name, part in weights.items() if part is not None}, assign=True)
+        return linear.requires_grad_(False)
     if dtype == torch.int8:
         return Int8Linear(weight, bias, gelu=activation is not None)
     return PackedLinear(weight.to(dtype), bias, activation)
 
 
-def fused_activations(dtype: torch.dtype) -> Collection[str]:
-    """Activations that can be part of a packed product of this dtype."""
-    return ("gelu",) if dtype == torch.int8 else FUSED_ACTIVATIONS
+def fused_activations(dtype: torch.dtype, device: torch.device) -> Collection[str]:
+    """Activations that can be part of a packed product of this dtype on a device."""
+    return () if device.type == "cuda" else ("gelu",) if dtype == torch.int8 else FUSED_ACTIVATIONS
 
 
-def supports_packing(dtype: torch.dtype) -> bool:
-    """Whether this processor has packed products of a dtype."""
+def supports_packing(dtype: torch.dtype, device: torch.device = CPU) -> bool:
+    """Whether a device has packed products of a dtype."""
+    if device.type == "cuda":
+        return dtype in (torch.float16, torch.bfloat16)
     if dtype == torch.int8:
         return supports_int8()
     if not torch.backends.mkldnn.is_available():

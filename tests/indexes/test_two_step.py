@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from moeir.indexes import vector_store
-from moeir.indexes.two_step import TopKPool
+from moeir.indexes.two_step import TopKPool, select_best
 from moeir.indexes.vector_store import VectorStore
 
 
@@ -48,3 +48,17 @@ def test_vectors_fit_beside_the_workspace_of_a_search_or_in_half_of_little_memor
     monkeypatch.setattr(vector_store, "SEARCH_WORKSPACE", workspace)
     vectors = VectorStore(np.zeros((10, 4), np.float16), torch.device("cpu"), 1.0, extra_bytes_per_row=extra_bytes)  # 80 bytes
     assert vectors.fits(least) and not vectors.fits(least - 1)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("columns", "count"), [(64 * 40, 16), (64 * 6, 3), (64 * 40 + 1, 16), (64, 64), (0, 0)])
+def test_the_best_scores_in_two_stages_are_those_of_one(kind, columns, count):
+    generator = torch.Generator().manual_seed(columns)
+    scores = torch.randn(5, columns, generator=generator).to(kind)
+    scores[1] = -torch.inf
+    scores[2] = 0.5
+    scores[3, : columns // 2] = scores[3, columns - columns // 2 :]
+    best, positions = select_best(scores, count)
+    assert best.dtype == torch.float32 and torch.equal(best, scores.gather(1, positions).float())
+    assert torch.equal(best.sort(dim=1).values, scores.float().sort(dim=1).values[:, columns - count :])
+    assert all(len(row.unique()) == count for row in positions)

@@ -56,7 +56,7 @@ def test_a_batch_in_parts_has_the_gradients_of_the_whole(kind, at_once, random, 
     """Without randomness, the gradients of the whole batch; with dropout, those of the same parts with all activations kept."""
     if random:
         with monkeypatch.context() as patch:
-            patch.setattr(grad_cache, "_encode_recomputed", lambda encode, tokens: encode(tokens))
+            patch.setattr(grad_cache, "_encode_recomputed", lambda encode, tokens, parameters: encode(tokens))
             loss, metrics, tokens, gradients = stepped(kind, at_once=at_once)
     else:
         monkeypatch.setattr(router, "uniform_like", lambda logits: torch.full_like(logits, 0.5))
@@ -76,7 +76,8 @@ def test_what_the_loss_does_not_use_gets_no_gradient_in_parts_either():
         return EncoderOutput({"global": Dense(used(numbers)), "local": Dense(unused(numbers)), "constant": Dense(numbers)})
 
     parts = [PackedTokens.from_lists([[number, 9]], "query") for number in (3, 5, 8)]
-    grad_cache.encode_with_grad_cache(encode, parts)["global"].vectors.sum().backward()
+    parameters = [*used.parameters(), *unused.parameters()]
+    grad_cache.encode_with_grad_cache(encode, parts, parameters)["global"].vectors.sum().backward()
     assert used.weight.grad[:, 0].tolist() == [16.0, 16.0] and used.bias.grad.tolist() == [3.0, 3.0]
     assert unused.weight.grad is None and unused.bias.grad is None
 

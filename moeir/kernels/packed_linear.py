@@ -1,4 +1,4 @@
-"""Linear maps for inference: on a CPU weights in the layout of its matrix products, activation and residual inside; on CUDA cast weights."""
+"""Linear maps for inference: on a CPU in the layout of its matrix products, with activation and residual inside; on CUDA cast once."""
 
 from collections.abc import Collection
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.gpu import results
+from tests.benchmarks.gpu import __main__ as gpu
+from tests.benchmarks.gpu import quickstart, results, texts
 from tests.device import guard
 
 PLAIN = "5b"  # the part of every run of the tests
@@ -61,3 +62,31 @@ def test_what_fails_is_told_and_the_part_is_not_done(tmp_path: Path) -> None:
     assert not results.Piece.read(tmp_path / "gpu" / "3a.json").done
     page = (tmp_path / "gpu.md").read_text(encoding="utf-8")
     assert "**Failed: a step: RuntimeError: no such kernel**" in page and "| **1 failed** |" in page
+
+
+def test_pretend_says_why_where_it_is_impossible(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    def refuse() -> None:
+        raise guard.Unavailable("this torch is built for CUDA and finds no GPU")
+
+    monkeypatch.setattr(guard, "load", refuse)
+    monkeypatch.setattr(sys, "argv", ["gpu", "5b", "--toy", "--pretend"])
+    with pytest.raises(SystemExit) as ended:
+        gpu.main()
+    assert ended.value.code == 2 and "--pretend: this torch is built for CUDA and finds no GPU" in capfd.readouterr().err
+
+
+def test_a_part_without_its_weights_is_skipped_by_their_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(texts, "find_minilm", lambda: None)
+    context = results.Context(results.Piece("6"), tmp_path, tmp_path)
+    quickstart.train_longer(context)
+    assert "all-MiniLM-L6-v2 is missing" in context.piece.skipped and not context.piece.failures
+    monkeypatch.undo()
+    monkeypatch.setenv("MINILM", str(tmp_path))
+    assert texts.find_minilm() == tmp_path
+
+
+def test_the_minutes_of_a_part_can_be_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINUTES", "0")
+    completed = run_script(tmp_path, "0")
+    piece = results.Piece.read(tmp_path / "results" / "gpu" / "0.json")
+    assert completed.returncode == 0 and piece.notes and all("0 minutes were over" in note for note in piece.notes)

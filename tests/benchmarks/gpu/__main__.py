@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.benchmarks.gpu.results import PAGE, PARTS, Context, Piece, describe_run, log
+from tests.device import guard
 
 NEED_ALL_CARDS = ("1", "7")
 
@@ -41,8 +42,6 @@ def device(options: argparse.Namespace) -> Iterator[None]:
     if not options.pretend:
         yield
         return
-    from tests.device import guard
-
     guard.load()
     from tests.device import fake_cuda
 
@@ -67,7 +66,7 @@ def measure(options: argparse.Namespace) -> bool:
     log(f"part {options.part}: {part.title}")
     flags = "".join(f" --{name}" for name in ("toy", "pretend") if getattr(options, name))
     piece = Piece(options.part, describe_run(f"tests/benchmarks/gpu.sh {options.part}{flags}"))
-    context = Context(piece, work, results, options.toy, options.pretend)
+    context = Context(piece, work, results, options.toy, options.pretend, float(os.environ.get("MINUTES", 8)))
     shutil.rmtree(context.folder, ignore_errors=True)
     context.folder.mkdir(parents=True)
     context.save()
@@ -83,7 +82,13 @@ def measure(options: argparse.Namespace) -> bool:
 def main() -> None:
     """Measure a part, or run a stage."""
     options = read_arguments()
-    with device(options):
+    try:
+        stack = contextlib.ExitStack()
+        stack.enter_context(device(options))
+    except guard.Unavailable as problem:
+        log(f"--pretend: {problem}")
+        sys.exit(2)
+    with stack:
         if options.part != "stage":
             sys.exit(not measure(options))
         from tests.benchmarks.gpu import stages

@@ -22,6 +22,8 @@ def compare_trainings(context: Context) -> None:
     """Two equal trainings and a killed one, of CAME and of a dense retriever, with --deterministic and without."""
     steps, killed_after = (4, 2) if context.toy else (40, 23)
     quickstart = texts.prepare_quickstart(context, context.folder / "quickstart", steps=steps)
+    if quickstart is None:
+        return
     context.piece.notes += [
         f"{steps} steps of 8 queries with 3 negatives from the quickstart's collection, dropout on; the killed one ends with SIGKILL "
         f"after step {killed_after}, saving its state after every step, and is run again.",

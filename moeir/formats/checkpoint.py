@@ -156,8 +156,8 @@ def _take_checkpoint(
     *, keeps: tuple[str, ...] = (),
 ) -> tuple[RetrievalModel, dict[str, Any]]:  # fmt: skip
     """The checkpoint and the options of its architecture; UsageError unless it is a supported one, with options that the other library
-    computes with. Score scales, which do not change the ranking, and prefixes are dropped or refused, unless the layout keeps them; adapters
-    are merged."""
+    computes with. Score scales, which do not change the ranking, and prefixes are dropped or refused, unless the layout keeps them;
+    adapters are merged."""
     model, target = next(items), conversion.target
     name = variants.parse_spec(model.spec).name
     if name == "cross-encoder":

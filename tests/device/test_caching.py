@@ -43,7 +43,7 @@ def stepped(tiny_model_with_head, device, monkeypatch):
                                              ("came, adapters", "bfloat16")])  # fmt: skip
 def test_parts_that_are_encoded_again_have_the_gradients_of_parts_that_are_kept(kind, precision, stepped, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(grad_cache, "_encode_recomputed", lambda encode, tokens: encode(tokens))
+        patch.setattr(grad_cache, "_encode_recomputed", lambda encode, tokens, parameters: encode(tokens))
         loss, facts, gradients = stepped(kind, at_once=60, precision=precision)
     again, others, cached = stepped(kind, at_once=60, precision=precision)
     assert again == loss and others == facts and cached.keys() == gradients.keys()

@@ -227,6 +227,7 @@ DRY = {
     "evaluate": "--run one.trec --qrels test-qrels.tsv",
     "analyze": "--run one.trec --run two.trec",
     "report": "--training trained",
+    "serve": "--index idx --corpus corpus.jsonl",
     "convert": "--input test-qrels.tsv --to qrels",
     "check": "--corpus corpus.jsonl --qrels test-qrels.tsv --run one.trec",
     "push": "--input came --repo anna/came --corpus corpus.jsonl",

@@ -20,7 +20,7 @@ from moeir.training import objectives, retrieval_task, text_stream
 from moeir.training.engine import DataParallel
 from moeir.training.sampling import ShardSpec, shard_texts
 from moeir.training.token_cache import TokenCache
-from moeir.training.trainer import _sum_frozen_bits
+from moeir.training.trainer import _sum_frozen_bytes
 from tests.processes import assert_same_training, free_port, read_metrics, reset_process_state, run_captured, run_processes
 from tests.training.toy_examples import make_examples, write_collection
 
@@ -408,7 +408,7 @@ def test_frozen_weights_are_neither_sent_nor_summed_and_must_be_the_same():
         engine = DataParallel(lambda batch: (model(torch.ones(2)).sum(), {}, 1), parameters, world)
         engine.run_batch(0)
         with pytest.raises(MoeirError if world.is_main else SystemExit) as caught:
-            world.check_same({"the sum of frozen weights": _sum_frozen_bits(model)})
+            world.check_same({"the sum of frozen weights": _sum_frozen_bytes(model)})
         untouched = model[0].weight.tolist() == frozen and model[0].weight.grad is None
         return [untouched, model[1].weight.tolist(), model[1].bias.grad.tolist(), str(caught.value)]
 

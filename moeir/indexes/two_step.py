@@ -95,12 +95,9 @@ class TopKPool:
 
 
 def select_best(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The best `count` of each row of scores [Q, n], in float32, and their columns, in any order; of many scores first the best groups.
+    """The best `count` of each row of scores [Q, n], in float32, and their columns, in any order.
 
-    A score that is better than the `count`-th of all is in one of the `count` groups with the largest maxima.
-
-    >>> select_best(torch.tensor([[3.0, 1.0, 2.0]]), 2)[0].sort().values
-    tensor([[2., 3.]])
+    Of many scores only those of the `count` groups with the largest maxima are compared, which hold each that is better than the rest.
     """
     chosen = None
     if scores.shape[1] % GROUP == 0 and scores.shape[1] >= 2 * GROUP * count:

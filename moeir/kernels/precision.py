@@ -54,16 +54,13 @@ def normalize(vectors: Tensor, eps: float = 1e-12) -> Tensor:
 
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
-    """Disable autocast, TF32 and bfloat16 inside float32 products, and bfloat16 sums; the last thread to leave restores the settings.
-
-    torch's older setting is set, too: whoever reads that, as torch.compile does, gets an error where the two say different things.
-    """
+    """Disable autocast, TF32 and bfloat16 inside float32 products, and bfloat16 sums; the last thread to leave restores the settings."""
     global _users
     with _settings_lock:
         _users += 1
         if _users == 1:
             _undo.extend(partial(setattr, part, name, getattr(part, name)) for part, name, _ in FULL_PRECISION)
-        with suppress(RuntimeError):  # newer settings contradict the older one already
+        with suppress(RuntimeError):  # newer settings contradict the older one already; set alone, they would, and torch.compile reads that
             older = torch.get_float32_matmul_precision()
             torch.set_float32_matmul_precision("highest")  # changes newer ones, which are therefore set after it
             _undo.extend([partial(torch.set_float32_matmul_precision, older)] if _users == 1 else [])

@@ -41,12 +41,6 @@ class TokenLoss:
     is_global: bool = False
     gain: Tensor | None = None
 
-    def totals(self) -> Tensor:
-        """float64 [4]: the sums over all predictions of loss, correct ones, predictions and gain."""
-        value, gain = self.value.detach().double(), 0.0 if self.gain is None else self.gain.double()
-        count = torch.full_like(value, self.count)
-        return torch.stack([value * count, self.correct.double(), count, gain * count])
-
 
 @dataclass(frozen=True)
 class EncodedTexts:
@@ -152,20 +146,20 @@ class Pretraining(nn.Module, ABC):
             shares = [part.correct / max(1, part.count) for part in parts.values()]
             facts = torch.stack([loss, *(part.value for part in parts.values()), *shares]).detach()
             return loss, dict(zip(names, facts, strict=True)) | _gain_metrics({name: part.gain for name, part in parts.items()})
-        own = torch.stack([part.totals() for part in parts.values()])
+        value, correct = (torch.stack([getattr(part, name).detach() for part in parts.values()]).double() for name in ("value", "correct"))
+        count = torch.stack([torch.full_like(part.value.detach(), part.count) for part in parts.values()]).double()
+        gain = torch.stack([part.value.detach() * 0 if part.gain is None else part.gain for part in parts.values()])
+        own = torch.stack([value * count, correct, count, gain * count])  # [4, parts]
         by_process = torch.stack([tensor for (tensor,) in self.process_group.all_gather([own], "the losses of a step")])
-        scaled, means, shares = [], [], []
-        gains: dict[str, Tensor | None] = {}
-        for number, (name, part) in enumerate(parts.items()):
-            loss, correct, count, gain = by_process[: 1 if part.is_global else None, number].sum(0).unbind()
-            total = count.clamp_min(1)
-            scaled.append(values[number] if part.is_global else values[number] * (part.count / total).float())
-            means.append(loss / total)
-            shares.append(correct / total)
-            gains[name] = None if part.gain is None else gain / total
+        sums = torch.stack([by_process[: 1 if part.is_global else None, :, n].sum(0) for n, part in enumerate(parts.values())], 1)
+        means, shares, _, gains = (sums / sums[2].clamp_min(1)).float()
+        owned = (own[2] / sums[2].clamp_min(1)).float()  # this process's part of the predictions
+        loss = torch.stack(
+            [value if part.is_global else value * share for value, part, share in zip(values, parts.values(), owned, strict=True)]
+        )
         total_loss = sum(factor * mean for factor, mean in zip(factors, means, strict=True))
-        facts = [part.float() for part in (total_loss, *means, *shares)]
-        return torch.stack(scaled).sum(), dict(zip(names, facts, strict=True)) | _gain_metrics(gains)
+        measured = {name: gain if part.gain is not None else None for (name, part), gain in zip(parts.items(), gains, strict=True)}
+        return loss.sum(), dict(zip(names, [total_loss, *means, *shares], strict=True)) | _gain_metrics(measured)
 
 
 def _gain_metrics(gains: Mapping[str, Any]) -> StepMetrics:

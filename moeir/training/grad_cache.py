@@ -16,9 +16,10 @@ from moeir.backbones.packed_tokens import PackedTokens
 Encode = Callable[[PackedTokens], EncoderOutput]
 
 
-def encode_with_grad_cache(encode: Encode, parts: Sequence[PackedTokens], parameters: Sequence[nn.Parameter]) -> EncoderOutput:
-    """Representations of all parts end to end, with gradient for these parameters, which add up the gradients of all parts before their
-    hooks run; the last part keeps its activations, as backward starts there."""
+def encode_with_grad_cache(encode: Encode, parts: Sequence[PackedTokens], model: nn.Module) -> EncoderOutput:
+    """Representations of all parts end to end, with gradient for the model's parameters, each of which gets that of all parts at once; the
+    last part keeps its activations, as backward starts there."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return concatenate_outputs([*(_encode_recomputed(encode, part, parameters) for part in parts[:-1]), encode(parts[-1])])
 
 

@@ -87,11 +87,7 @@ class RetrievalTask:
             with autocast(self.dtype, str(device)):
                 return self.checkpoint.architecture(tokens.to(device))
 
-        if len(texts.parts) > 1:
-            trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-            own = grad_cache.encode_with_grad_cache(encode, texts.parts, trained)
-        else:
-            own = encode(texts.parts[0])
+        own = grad_cache.encode_with_grad_cache(encode, texts.parts, self.model) if len(texts.parts) > 1 else encode(texts.parts[0])
         if texts.restore_order is None:
             return own
         encoded = all_gather_encoded(own, self.process_group, moment)

@@ -143,7 +143,7 @@ def train(
     release_held(products_only=False)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if process_group.size > 1:
-        facts = {"numbers to train": sum(map(Tensor.numel, trained)), "the sum of frozen weights": _sum_frozen_bits(model)}
+        facts = {"numbers to train": sum(map(Tensor.numel, trained)), "the sum of frozen weights": _sum_frozen_bytes(model)}
         process_group.check_same({"steps": schedule.steps, "steps done": state.step, "examples": task.size} | facts)
         engine: Engine = DataParallel(task.compute_loss, trained, process_group)
         log.info("%d processes share each batch: %s", process_group.size, "; ".join(process_group.names))
@@ -290,11 +290,10 @@ class _Trainer:
         return records
 
 
-def _sum_frozen_bits(model: nn.Module) -> int:
-    """The sum of all bits, as whole numbers, of the weights that training leaves as they are, which processes do not exchange."""
-    frozen = [tensor for tensor in model.state_dict(keep_vars=True).values() if not tensor.requires_grad]
-    integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return sum(int(tensor.detach().contiguous().view(integers[tensor.element_size()]).sum(dtype=torch.int64)) for tensor in frozen)
+def _sum_frozen_bytes(model: nn.Module) -> int:
+    """The sum of all bytes of the weights that do not train, which processes do not exchange."""
+    frozen = (tensor for tensor in model.state_dict(keep_vars=True).values() if not tensor.requires_grad)
+    return sum(int(tensor.detach().flatten().view(torch.uint8).sum(dtype=torch.int64)) for tensor in frozen)
 
 
 def _nan_error(metrics: Mapping[str, float]) -> MoeirError | None:

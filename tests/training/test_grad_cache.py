@@ -76,8 +76,7 @@ def test_what_the_loss_does_not_use_gets_no_gradient_in_parts_either():
         return EncoderOutput({"global": Dense(used(numbers)), "local": Dense(unused(numbers)), "constant": Dense(numbers)})
 
     parts = [PackedTokens.from_lists([[number, 9]], "query") for number in (3, 5, 8)]
-    parameters = [*used.parameters(), *unused.parameters()]
-    grad_cache.encode_with_grad_cache(encode, parts, parameters)["global"].vectors.sum().backward()
+    grad_cache.encode_with_grad_cache(encode, parts, torch.nn.ModuleList([used, unused]))["global"].vectors.sum().backward()
     assert used.weight.grad[:, 0].tolist() == [16.0, 16.0] and used.bias.grad.tolist() == [3.0, 3.0]
     assert unused.weight.grad is None and unused.bias.grad is None
 

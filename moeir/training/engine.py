@@ -1,6 +1,5 @@
 """Engines: a step's batches forward and backward, in one process or, by torch's DistributedDataParallel, in several."""
 
-import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, TypeAlias
@@ -36,7 +35,6 @@ class DataParallel(nn.Module):
     def __init__(self, compute_loss: ComputeLoss, parameters: list[nn.Parameter], group: ProcessGroup) -> None:
         super().__init__()
         self.trained, self._compute_loss, self._group = nn.ParameterList(parameters), compute_loss, group
-        warnings.filterwarnings("ignore", "find_unused_parameters=True was specified")  # there may be none in many a step
         connection = group.connections["host" if parameters[0].device.type == "cpu" else "device"]
         with group.watch("the weights"):
             parallel = DistributedDataParallel(self, process_group=connection, find_unused_parameters=True, gradient_as_bucket_view=True)

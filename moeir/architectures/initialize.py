@@ -42,6 +42,7 @@ from moeir.heads.pooling import PoolingHead
 from moeir.kernels.token_budget import split_by_tokens
 from moeir.mixtures.router import ExpertRouter
 
+OPENED = ("dense", "splade", "colbert", "cross-encoder")  # that take over the options of a folder of sentence-transformers
 MAX_HEAD_TEXTS = 400
 MAX_GATE_TEXTS = 100
 MAX_BATCH_TOKENS = 8192
@@ -169,10 +170,7 @@ def _from_plain_weights(
     folder, folder_config, options, head_weights = read_folder_settings(folder, name, requested, lossy=lossy, trunk=trunk_folder)
     tokenizer, config = TextTokenizer(find_tokenizer(settings_folder, folder)), weights_io.read_config(folder)
     weights_io.choose_backbone(config, backbone)
-    if (
-        name in ("dense", "splade", "colbert", "cross-encoder")
-        and options.keys() <= dict(variants.parse_spec(canonical_spec(arch)).options).keys()
-    ):
+    if name in OPENED and options.keys() <= dict(variants.parse_spec(canonical_spec(arch)).options).keys():
         arch = _merge_specs(str(variants.Spec(name, tuple(options.items()))), arch)
     else:
         _log_overridden_options(folder, arch, options)
@@ -231,7 +229,8 @@ def _open_trunk(
         return None
     if dtype == "auto":
         dtype = "bfloat16" if str(config.get("dtype") or config.get("torch_dtype")) == "bfloat16" else "float32"
-    backbone = "transformers" if weights_io.uses_transformers(config) else "moeir"
+    by_transformers = "transformers" if config.get("is_causal", True) else "bidirectional"
+    backbone = by_transformers if weights_io.uses_transformers(config) else "moeir"
     trunk = adapter_files.Trunk.from_folder(model, folder, backbone, dtype)
     hold_trunk(architecture, trunk)
     return trunk

@@ -21,7 +21,7 @@ from moeir.backbones.families import weights_io
 from moeir.backbones.torch_files import write_torch_file
 from moeir.errors import UsageError
 from moeir.formats.base import Conversion, Format
-from moeir.heads.classification import WordLogitHead
+from moeir.heads.classification import ClassificationHead, WordLogitHead
 from moeir.heads.lexical import WEIGHT_UNIT
 from moeir.parsing import format_value
 
@@ -45,8 +45,7 @@ class Checkpoint(Format):
 
 
 class SentenceTransformers(Format):
-    """A folder that sentence-transformers opens: SparseEncoder, from a SPLADE checkpoint, SentenceTransformer, from a dense one, or
-    CrossEncoder, from a cross-encoder with head=yes-no."""
+    """A folder that sentence-transformers opens, from a SPLADE or a dense checkpoint, or a cross-encoder with head=yes-no."""
 
     kind = "checkpoint"
     is_folder = True
@@ -161,7 +160,8 @@ def _take_checkpoint(
     model, target = next(items), conversion.target
     name = variants.parse_spec(model.spec).name
     if name == "cross-encoder":
-        way = "it as it is" if model.architecture.is_hf_compatible else "one with head=hf as it is, and none with head=linear"
+        is_classifier = model.architecture.is_hf_compatible and isinstance(model.architecture.heads["relevance"], ClassificationHead)
+        way = "it as it is" if is_classifier else "one with head=hf as it is, and none with head=linear"
         peers = "AutoModelForSequenceClassification of transformers and CrossEncoder of sentence-transformers"
         raise UsageError(f"--to {target}: not for a cross-encoder: {peers} open {way}")
     if name == "dense" and name not in supported:

@@ -290,7 +290,7 @@ def test_heads_are_drawn_only_when_it_is_said(arch: str, folder: Path) -> None:
 def test_the_hub_is_asked_for_head_files_by_this_architecture_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     patterns = []
 
-    def download(name: str, *, allow_patterns: list[str]) -> str:
+    def download(name: str, *, allow_patterns: list[str], revision: str | None = None) -> str:
         patterns.append([pattern for pattern in allow_patterns if ".pt" in pattern])
         return str(folder)
 

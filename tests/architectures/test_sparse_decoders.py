@@ -151,3 +151,12 @@ def test_the_layers_of_a_checkpoint_are_chosen_once(weights, tmp_path):
     build_checkpoint(weights("qwen3"), "came:shared_layers=1", RULES).save(tmp_path)
     with pytest.raises(UsageError, match="--backbone bidirectional is for plain weights, from which its checkpoint is made"):
         build_checkpoint(tmp_path, None, {}, backbone="bidirectional")
+
+
+def test_a_bidirectional_trunk_stays_so_below_adapters(weights, tmp_path):
+    """Its own config.json, which the checkpoint does not hold, says nothing of it."""
+    checkpoint = build_checkpoint(weights("qwen3"), "came:shared_layers=1,local_dim=8,adapters=2", RULES, backbone="bidirectional")
+    checkpoint.save(tmp_path)
+    again = open_checkpoint(tmp_path)
+    assert not again.architecture.encoder.is_causal
+    assert difference(to_matrix(again.encode(TEXTS)["lexical"]), to_matrix(checkpoint.encode(TEXTS)["lexical"])) <= 1e-6

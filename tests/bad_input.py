@@ -437,7 +437,6 @@ RERANKING = [
 EXPORT = "export --encodings enc --output out --to "
 SEARCHING = [
     BadInput("the same index twice", None, SEARCH + "idx --index idx", 2, "the same index is given twice"),
-    BadInput("parts of two kinds", None, SEARCH + "idx --index bm25", 4, "bm25: made with another checkpoint than idx"),
     BadInput("a corpus for nothing", None, SEARCH + "idx --corpus corpus.jsonl", 2, "--corpus needs --explain"),
     BadInput("an explanation over the queries", None, SEARCH + "idx --explain queries.tsv --force", 2,
         "would replace what --queries reads"),

@@ -81,8 +81,8 @@ def test_a_folder_may_have_the_name_of_a_suffix(name: str, index: Path, toy: Pat
 def test_every_stage_that_runs_a_model_has_the_same_dtype() -> None:
     fields = {name: item for name in cli.STAGES for item in settings.list_settings(cli.stage_class(name)) if item.name == "dtype"}
     dtypes = {name: (field.help, field.default, field.choices) for name, field in fields.items()}
-    assert {"encode", "search", "calibrate", "rerank", "analyze", "finetune", "pretrain", "generate-queries"} == set(dtypes)
-    inference = {"encode", "search", "rerank"}
+    assert {"encode", "search", "serve", "calibrate", "rerank", "analyze", "finetune", "pretrain", "generate-queries"} == set(dtypes)
+    inference = {"encode", "search", "serve", "rerank"}
     assert len({dtypes[name] for name in inference}) == 1 and dtypes["search"][1:] == ("auto", ("auto", "float32", "bfloat16", "int8"))
     others = {dtypes[name] for name in set(dtypes) - inference}
     assert len(others) == 1 and others.pop()[1:] == ("auto", ("auto", "float32", "bfloat16"))

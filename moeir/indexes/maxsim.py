@@ -108,7 +108,7 @@ class MaxSim(TwoStepIndex, Index):
         scores = torch.empty(len(rows), dtype=torch.float64, device=self._device)
         lengths = np.maximum(texts.host_lengths, queries.shape[1])
         for first, last in padded_blocks(lengths, self.pairs_at_once(self._vectors.width)):
-            pair_scores = self._exact_pair_scores(queries[own[first:last]], *texts.pad(first, last))
+            pair_scores = self._exact_pair_scores(queries, own[first:last], *texts.pad(first, last))
             scores[order[first:last].to(self._device)] = pair_scores
         return scores
 
@@ -135,15 +135,16 @@ class MaxSim(TwoStepIndex, Index):
         mask: np.ndarray = self._texts.lengths.numpy()[rows] > 0
         return mask
 
-    def _exact_pair_scores(self, queries: torch.Tensor, documents: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
-        """Pairs of queries [N, L, D] and documents [N, M, D], real [N, M] -> float64 [N]; a token of zeros, padding or not, adds 0."""
-        approximate, counted = documents.float() @ queries.mT, queries.any(dim=2)  # [N, M, L], [N, L]
-        lowest = approximate.amax(dim=1, keepdim=True).double() - self._rounding_bounds(queries)[:, None]
-        is_near = (approximate >= lowest.float()) & real[..., None] & counted[:, None]
+    def _exact_pair_scores(self, queries: torch.Tensor, own: torch.Tensor, documents: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
+        """Documents [N, M, D], real [N, M], each with the query `own` [N] of queries [Q, L, D] -> float64 [N]; a token of zeros adds 0."""
+        approximate = documents.float() @ queries[own].mT  # [N, M, L]
+        counted, bounds = queries.any(dim=2)[own], self._rounding_bounds(queries)[own]  # [N, L]
+        lowest = (approximate.amax(dim=1).double() - bounds).float().where(counted, torch.inf)
+        is_near = (approximate >= lowest[:, None]) & real[..., None]
         document, position, token = is_near.nonzero(as_tuple=True)
         products = torch.empty(len(token), dtype=torch.float64, device=self._device)
         for part in chunk_slices(len(token), self.pairs_at_once(queries.shape[2])):
-            products[part] = exact_dot(queries[document[part], token[part]], documents[document[part], position[part]])
+            products[part] = exact_dot(queries[own[document[part]], token[part]], documents[document[part], position[part]])
         best = torch.where(counted, -torch.inf, 0.0).double().flatten()  # −∞ before the maximum
         best.scatter_reduce_(0, document * counted.shape[1] + token, products, "amax")
         return pairwise_sum(best.view_as(counted))

@@ -45,6 +45,7 @@ class _FusedLinearCrossEntropy(torch.autograd.Function):
         for first in range(0, len(rows), at_once):
             part = slice(first, first + at_once)
             logits = _matmul(rows[part], words.T)  # [n, V]
+            logit_gradients = logits if logits.dtype == dtype else torch.empty_like(logits, dtype=dtype)
             predictions = len(targets[part])
             for chunk, biased_logits, log_probabilities in _cache_sized_rows(logits[:predictions]):
                 chunk_targets = targets[part][chunk, None]
@@ -56,12 +57,11 @@ class _FusedLinearCrossEntropy(torch.autograd.Function):
                     ones = torch.ones_like(chunk_targets, dtype=torch.float32)
                     logit_gradient = log_probabilities.exp_().scatter_add_(1, chunk_targets, -ones)
                     gradients[2] += logit_gradient.sum(0)
-                    logits[chunk] = logit_gradient
+                    logit_gradients[chunk] = logit_gradient
             if needs_gradient:
-                logits[predictions:] = 0
-                logit_gradient = logits.to(dtype)
-                gradients[0][part] = _matmul(logit_gradient, words)
-                embedding_gradient = _matmul(logit_gradient.T, rows[part])  # [V, E]
+                logit_gradients[predictions:] = 0
+                gradients[0][part] = _matmul(logit_gradients, words)
+                embedding_gradient = _matmul(logit_gradients.T, rows[part])  # [V, E]
                 gradients[1] = gradients[1].add_(embedding_gradient) if first else embedding_gradient.float()
         if needs_gradient and not len(rows):
             gradients[1] = torch.zeros_like(embedding, dtype=torch.float32)

@@ -22,7 +22,15 @@ if not REAL:
     except guard.Unavailable as problem:
         REASON = str(problem)
 if guard.loaded_library() is None:
-    collect_ignore = ["fake_attention.py", "fake_torch_cuda.py", "fake_cuda.py", "test_cards.py", "test_costs.py", "test_fake_cuda.py"]
+    collect_ignore = [
+        "fake_attention.py",
+        "fused_regions.py",
+        "fake_torch_cuda.py",
+        "fake_cuda.py",
+        "test_cards.py",
+        "test_costs.py",
+        "test_fake_cuda.py",
+    ]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -44,13 +44,23 @@ class OperationCounts:
     """Events since the start by (kind, operation, source line): file:line of moeir, or of the calling library."""
 
     cells: dict[tuple[str, str, str], EventCount] = field(default_factory=lambda: defaultdict(EventCount))
+    region: str | None = None  # while it is computed, its launches count as the one of its beginning
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def add(self, kind: str, operation: str, *, count: int = 1, kernels: int | None = None, size: int = 0) -> None:
         """Count an event at the current source line."""
+        if kind == LAUNCH and self.region is not None:
+            return
         where = current_source_line()
         with self._lock:
             self.cells[kind, operation, where].add(EventCount(count, count if kernels is None else kernels, size))
+
+    def enter(self, region: str | None) -> None:
+        """Begin a region of operations that are counted as one launch, or end it (None)."""
+        self.region = None
+        if region is not None:
+            self.add(LAUNCH, region)
+        self.region = region
 
     def count(self, kind: str, operation: str | None = None) -> int:
         """Number of events of a kind, of one operation or of all."""

@@ -23,7 +23,8 @@ def cut_layers(model: Path, output: Path, layers: int) -> None:
         sys.exit(f"{model}: found {config['num_hidden_layers']} layers, expected at least {layers}")
     tensors = load_file(model / "model.safetensors")
     first = {name: tensor for name, tensor in tensors.items() if (match := LAYER.search(name)) is None or int(match[1]) < layers}
-    shutil.copytree(model, output, ignore=shutil.ignore_patterns("*.safetensors", "*.bin", "*.onnx", "config.json"), dirs_exist_ok=True)
+    shutil.copytree(model, output, ignore=shutil.ignore_patterns("*.safetensors", "*.bin", "*.onnx"), dirs_exist_ok=True)
+    (output / "config.json").unlink()
     save_file(first, output / "model.safetensors", metadata={"format": "pt"})
     config["num_hidden_layers"] = layers
     (output / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

@@ -10,6 +10,9 @@ if a page is not what its records say.
 Standard errors are clustered by relevant document, because questions about one document are not independent. Records of unlike settings,
 collections or starts are an error.
 
+Where a declaration says `starts: random effects`, each seed has a start of its own, the test is over starts, and a difference is claimed by p
+alone.
+
 A contrast is [A, B], the mean of A - B over questions, or [A, B, C, D], (A - B) - (C - D); each is ROW/RUN, averaged over
 the declared seeds question by question. The run `best` takes the best expert of each question. Over several sets the sets count alike.
 """
@@ -41,8 +44,9 @@ HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results" / "evidence"
 BEGIN, END = "<!-- written by tables.py, from the records -->", "<!-- end of what tables.py writes -->"
 DOCUMENTS = "documents"  # beside the runs: the number of each question's first relevant document
-SUMS = ("fused", "calibrated", "with-bm25", "bm25")  # runs that are no experts
+SUMS = ("fused", "calibrated", "sumrr", "with-bm25", "bm25")  # runs that are no experts
 WAITING = "not run yet"
+RANDOM_EFFECTS = "random effects"  # of `starts`: the test is over starts, not over questions
 SMOOTHED = 10  # steps of a mean in a curve that has a point for every step
 Floats: TypeAlias = NDArray[np.float64]
 _format_table = partial(format_markdown, escape=False)  # cells have marks of their own
@@ -60,11 +64,12 @@ class Contrast:
     p: float
     by_seed: Mapping[int, float]
     whole: bool  # whether all declared seeds have run
+    over_starts: bool = False
 
     @property
     def is_claimed(self) -> bool:
         """p below .05 with all seeds run, each with the sign of the mean."""
-        return self.whole and self.p < 0.05 and all(value * self.mean > 0 for value in self.by_seed.values())
+        return self.whole and self.p < 0.05 and (self.over_starts or all(value * self.mean > 0 for value in self.by_seed.values()))
 
 
 def estimate_difference(sets: Sequence[Floats], clusters: Sequence[Floats]) -> tuple[float, float, float, float, float]:
@@ -166,7 +171,12 @@ class Experiment:
         clusters = [self.scores(next(iter(rows[0].values())), DOCUMENTS, of_set) for of_set in sets]
         of_seeds = {seed: float(np.mean([values.mean() for values in of_sets])) for seed, of_sets in by_seed.items()}
         whole = not seeded or len(seeds) == len(self.declared["seeds"])
-        return Contrast(label_contrast(terms, sets if len(self.sets) > 1 else ()), *estimate_difference(means, clusters), of_seeds, whole)
+        over_starts = self.declared.get("starts") == RANDOM_EFFECTS
+        if over_starts:  # a start is one observation
+            means, clusters = [np.array(list(of_seeds.values()))], [np.arange(len(of_seeds))]
+            if len(seeds) < 2:
+                return None
+        return Contrast(label_contrast(terms, sets if len(self.sets) > 1 else ()), *estimate_difference(means, clusters), of_seeds, whole, over_starts)
 
     def contrasts(self, kind: str) -> list[Contrast | str]:
         """The declared contrasts of a kind, primary or secondary; those that have not run as their labels."""
@@ -225,14 +235,16 @@ def judge(one: Contrast | str, smallest: float) -> str:
         return "Not all declared seeds have run: nothing is concluded yet."
     if one.is_claimed:
         size = "at least" if abs(one.mean) >= smallest else "below"
-        return f"p < .05, and every seed has the sign of the mean: the difference is claimed. It is {size} {smallest}, what would matter."
+        agree = "" if one.over_starts else ", and every seed has the sign of the mean"
+        return f"p < .05{agree}: the difference is claimed. It is {size} {smallest}, what would matter."
     excluded = max(abs(one.low), abs(one.high))
     beyond = (
         f"the interval excludes differences of {smallest} and more"
         if excluded < smallest
         else f"differences up to {excluded:.4f} are not excluded"
     )
-    return f"No difference is claimed (p < .05 and the same sign in every seed were declared); {beyond}."
+    rule = "p < .05 was declared" if one.over_starts else "p < .05 and the same sign in every seed were declared"
+    return f"No difference is claimed ({rule}); {beyond}."
 
 
 def experts_table(experiment: Experiment, of_set: str) -> str | None:

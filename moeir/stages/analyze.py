@@ -1,6 +1,7 @@
-"""`moeir analyze`: overlap, wins and ranks of runs, router usage, divergence and projection of vectors."""
+"""`moeir analyze`: overlap, wins, ranks and competition of runs, router usage, divergence and projection of vectors."""
 
 import importlib.util
+import logging
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,23 +35,31 @@ ANALYSES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # the flags th
     "divergence": ((*TEXTS_AND_MODEL, "qrels", "expert", "pairs", "bandwidth", "seed"), ("model", "queries", "corpus", "qrels")),
     "wins": (("run", "qrels", "measure", "queries", "corpus", "list_queries"), ("run", "qrels")),
     "ranks": (("run", "qrels", "queries", "query", "depth"), ("run", "qrels")),
+    "competition": (("run", "after", "qrels", "measure", "seed"), ("run", "after", "qrels")),
     "projection": ((*TEXTS_AND_MODEL, "expert", "projection", "dimensions", "sample", "seed"), ("model",)),
 }
 READERS = {flag: tuple(name for name, (flags, _) in ANALYSES.items() if flag in flags) for flag in ("corpus", "queries")}
 FORMS = ("auto", "table", "tsv", "jsonl")
 PLOT_SUFFIXES = (".svg", ".png")
+log = logging.getLogger(__name__)
 MAX_TEXT = 80  # characters of a text in a table
 
 
 @dataclass(frozen=True, kw_only=True)
 class Analyze(Stage):
-    """Analyze experts: overlap, wins and ranks of runs; router usage, divergence and projection of a model's vectors. --output x.tsv writes
-    a table, x.svg or x.png a plot."""
+    """Analyze experts: overlap, wins and ranks of runs, and whether to compete; router usage, divergence and projection of a model's
+    vectors. --output x.tsv writes a table, x.svg or x.png a plot."""
 
     analysis: str | None = argument(
         f"{', '.join(list(ANALYSES)[:-1])} or {list(ANALYSES)[-1]} [default: inferred from the flags].", None, words=tuple(ANALYSES)
     )
-    run: tuple[Path, ...] = input_field("run", "overlap, wins, ranks: a run; repeat the flag; NAME=PATH names it.", (), aliases=("--runs",))
+    run: tuple[Path, ...] = input_field(
+        "run",
+        "overlap, wins, ranks: a run; competition: an expert's before it learned without competition; repeat the flag; NAME=PATH names it.",
+        (),
+        aliases=("--runs",),
+    )
+    after: tuple[Path, ...] = input_field("run", "competition: the run of each expert after that, by the same names.", ())
     overlap: str = option("overlap: rbo:persistence=0.9 or overlap:depth=100.", "rbo", package="analysis.overlap")
     model: Path | None = input_field("checkpoint", "usage, divergence, projection: checkpoint.", None, aliases=("--encoder",))
     corpus: Path | None = input_field(
@@ -67,9 +76,11 @@ class Analyze(Stage):
         "qrels",
         "Relevance judgements. divergence: they pair queries with documents.",
         None,
-        only_with=("divergence", "wins", "ranks"),
+        only_with=("divergence", "wins", "ranks", "competition"),
     )
-    measure: str = option("wins: measure by which a run is best on a query.", "nDCG@10", aliases=("--metric", "-m"))
+    measure: str = option(
+        "wins: measure by which a run is best on a query; competition: of what is gained.", "nDCG@10", aliases=("--metric", "-m")
+    )
     list_queries: bool = option("wins: list each query with its winner and values, largest difference first.", False, aliases=("--list",))
     query: tuple[str, ...] = option("ranks: id of a judged query; repeat the flag [default: all].", ())
     depth: int = option("ranks: number of documents per run; a rank beyond is -.", 1000, minimum=1, aliases=("--hits", "--k"))
@@ -81,7 +92,7 @@ class Analyze(Stage):
     bandwidth: float = option(
         "divergence: bandwidth of the Gaussian kernel over cosine distances, which are 0 to 2.", 1.0, minimum=0.001, maximum=1000
     )
-    seed: int = option("divergence, projection: seed of the sampling and of t-SNE.", 42, minimum=0, maximum=MAX_SEED)
+    seed: int = option("divergence, projection, competition: seed of the sampling and of t-SNE.", 42, minimum=0, maximum=MAX_SEED)
     max_tokens: int = option("Maximum tokens per batch; lower it if memory runs out.", 16384, minimum=1, affects_result=False)
     dtype: str = option(**DTYPE)
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
@@ -97,13 +108,13 @@ class Analyze(Stage):
     def check(self) -> None:
         name = self._analysis_name()
         self._check_flags(name)
-        if name in ("overlap", "wins") and len(self.run) < 2:
+        if name in ("overlap", "wins", "competition") and len(self.run) < 2:
             raise UsageError(f"analyze: expected two runs or more, found {len(self.run)}; repeat --run")
         if name == "projection" and importlib.util.find_spec("sklearn") is None:
             raise UsageError("analyze projection: needs the package scikit-learn; pip install 'moeir[report]'")
         if not self._plot_format():
             check_table_suffix(self.output, plots=True)
-        elif name == "ranks" or self.list_queries:
+        elif name in ("ranks", "competition") or self.list_queries:
             problem = f"analyze {name}{' --list' * self.list_queries} has no plot"
             raise UsageError(f"--output {self.output}: {problem}; expected a name that ends in .tsv or .jsonl")
         elif self.form != "auto":
@@ -158,9 +169,12 @@ class Analyze(Stage):
         elif (form := choose_form(self.form, self.output, "table")) == "table":
             rows = [[shorten_cell(cell) for cell in row] for row in result.rows]
             table = tables.format_table(result.table_header or result.columns, rows, result.number_format)
-            lines.write_lines([table], self.output)
+            lines.write_lines([table, *(("", *result.notes) if result.notes else ())], self.output)
+            return {"rows": len(result.rows)}
         else:
             lines.write_lines(tables.format_lines(result.columns, result.rows, form), self.output)
+        for note in result.notes:
+            log.info("%s", note)
         return {"rows": len(result.rows)}
 
     def _analyze_overlap(self) -> "AnalysisResult":
@@ -187,6 +201,11 @@ class Analyze(Stage):
             relevant = {document for query in queries for document, grade in grades[query].items() if grade > 0}
             answers = {text.id: text.content for text in texts.read_texts(self.corpus, keep_empty=True) if text.id in relevant}
         return wins.analyze_wins(values, self.measure, wins.group_queries(queries, grades, answers))
+
+    def _analyze_competition(self) -> "AnalysisResult":
+        from moeir.analysis.competition import analyze_competition
+
+        return analyze_competition(read_runs(self.run), read_runs(self.after), self._read_qrels(), self.measure, seed=self.seed)
 
     def _analyze_ranks(self) -> "AnalysisResult":
         from moeir.analysis.wins import analyze_ranks

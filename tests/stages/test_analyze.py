@@ -146,6 +146,7 @@ def test_a_pair_is_a_query_and_its_best_document_that_is_there(tmp_path):
         ("", 2, "expected two runs or more, found 0; repeat --run"),
         ("--run one.trec", 2, "expected two runs or more, found 1"),
         ("usages --model token", 2, "analyze usages: expected one of overlap, usage, divergence, wins"),
+        ("competition --run one.trec --run two.trec --qrels test-qrels.tsv", 2, "analyze competition: needs --after"),
         ("usage --model token", 2, "analyze usage: needs --corpus, --queries or both"),
         ("usage --corpus corpus.jsonl", 2, "analyze usage: needs --model"),
         ("--run one.trec --run two.trec --model token", 2, "does not read --model; it belongs to analyze usage or divergence"),

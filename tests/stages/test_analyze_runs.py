@@ -114,3 +114,33 @@ def test_two_columns_of_one_name_are_refused(moeir):
     ):
         result = moeir("analyze", *arguments, "--qrels", "abc.qrels", "--form", "jsonl")
         assert result.code == 2 and "--run: the table would have two columns called" in result.stderr and not result.stdout
+
+
+def test_the_gain_on_lost_queries_of_two_experts_and_a_sentence_below_the_table(moeir, folder):
+    judged = "".join(f"q{number} 0 right 1\n" for number in range(40))
+    (folder / "many.qrels").write_text(judged)
+    for name, (one, two) in {"before": (1, 5), "later": (1, 1)}.items():
+        for expert, rank in (("one", one), ("two", two)):
+            others = [f"x{number}" for number in range(12)]
+            lines = [f"q{number} Q0 {document} 1 {-place} t\n" for number in range(40)
+                     for place, document in enumerate([*others[: rank - 1], "right", *others[rank - 1 :]])]  # fmt: skip
+            (folder / f"{expert}-{name}.trec").write_text("".join(lines))
+    runs = [word for name, flag in (("before", "--run"), ("later", "--after")) for expert in ("one", "two")
+            for word in (flag, f"{expert}={expert}-{name}.trec")]  # fmt: skip
+    command = ("analyze", "competition", *runs, "--qrels", "many.qrels", "--measure", "RR")
+    refused = moeir(*command)
+    assert refused.code == 3 and "no expert loses a query; expected experts that differ" in refused.stderr, "after, none loses"
+    (folder / "two-later.trec").write_text((folder / "two-before.trec").read_text().replace("q7 Q0 right 1 -4", "q7 Q0 right 1 1"))
+    result = moeir(*command, "--seed", "3")
+    assert (result.code, result.messages) == (0, [])
+    lines = result.stdout.splitlines()
+    assert lines[0].split("  ")[0] == "expert" and [line.split()[0] for line in lines[2:5]] == ["one", "two", "all"]
+    assert lines[5] == "" and lines[6].startswith("loss that competition keeps, by temperature (all alike: 1.00): 1: 0.")
+    assert lines[7].startswith(("undecided: where they lose a query, experts gain +0.0", "do not compete: where they lose a query"))
+    records = moeir(*command, "--seed", "3", "--form", "jsonl")
+    assert json.loads(records.stdout.splitlines()[2])["lost"] == 40
+    assert [line.split(":")[0] for line in records.messages] == [
+        "loss that competition keeps, by temperature (all alike",
+        lines[7].split(":")[0],
+    ]
+    assert "has no plot" in moeir(*command, "--output", "x.svg").stderr

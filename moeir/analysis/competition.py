@@ -1,0 +1,181 @@
+"""Whether experts should compete: what they gain, learning from all queries alike, on the queries that a competition would take from them.
+
+Lists of the experts before and after such a learning are enough. An expert that ranks a positive low by chance does better next time, and
+who wins by chance does worse. So one half of the documents decides who loses a query and the other half measures the gain; and queries are
+those lost before and those lost after, with equal weights, so that chance cancels (Oldham 1962: change against the mean of both times).
+"""
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+import scipy
+from numpy.typing import NDArray
+
+from moeir.analysis.result import AnalysisResult
+from moeir.errors import DataError, UsageError
+from moeir.evaluation import measures
+from moeir.mining import band, pool_negatives
+from moeir.records.qrels import Qrels
+from moeir.records.runs import Run
+
+Floats: TypeAlias = NDArray[np.float64]
+TEMPERATURES = (1.0, 0.5, 0.2, 0.1)
+FEWEST_QUERIES = 30  # that an expert loses, for a sentence about all
+COLUMNS = ("expert", "queries", "lost", "owned", "before", "gain", "owners' gain", "difference", "low", "high")
+
+
+@dataclass(frozen=True)
+class Moderator:
+    """What an expert, or all of them, gains on the queries that it loses: means over `lost` queries, the owners' gain on the same ones, and
+    the difference with its 95 % interval."""
+
+    lost: int
+    owned: int
+    before: float
+    gain: float
+    owners_gain: float
+    low: float
+    high: float
+
+    @property
+    def difference(self) -> float:
+        return self.gain - self.owners_gain
+
+
+def analyze_competition(
+    before: Mapping[str, Run], after: Mapping[str, Run], qrels: Qrels, measure: str, *, negatives: int = 7, last: int = 20, seed: int = 42
+) -> AnalysisResult:
+    """A row per expert, and `all`: the queries that it loses and owns before, its value on lost ones, its gain and their owners' gain; as
+    notes the loss that competition keeps at several temperatures, and a sentence.
+
+    `before` and `after` hold each expert's run before and after training without competition. Who loses and who owns is decided as in a
+    training: by ranks (CAME eq. 11) among the first positive and `negatives` of the first `last` documents of all lists, of one half of all
+    documents. `measure` is of the lists without that half, but for relevant documents. Each half decides once and measures once.
+    """
+    ordered = {name: after[name] for name in before if name in after}
+    if set(before) != set(after) or len(before) < 2:
+        found = f"{', '.join(before)} before, {', '.join(after)} after"
+        raise UsageError(f"analyze competition: expected the runs of the same two experts or more, by the same names; found {found}")
+    queries = [query for query, grades in qrels.items() if max(grades.values(), default=0) > 0]
+    lost, owned, start, gain, masses = [], [], [], [], []
+    for half in (0, 1):
+        first, second = (
+            [_measure_half(run, qrels, queries, 1 - half, measure, seed) for run in runs.values()] for runs in (before, ordered)
+        )
+        for runs in (before, ordered):
+            ranks, losses, counts = rank_experts(runs, qrels, queries, half, negatives, last, seed)
+            lost.append((ranks > ranks.min(0)) & counts)
+            owned.append((ranks == ranks.min(0)) & (ranks < ranks.max(0)) & counts)
+            start.append(first)
+            gain.append(np.subtract(second, first))
+            masses += [(ranks[:, counts], losses[:, counts])] if runs is before else []
+    if not (np.any(lost[::2]) and np.any(lost[1::2])):
+        raise DataError("analyze competition: no expert loses a query; expected experts that differ, and hits that are not relevant")
+    samples = np.array(lost), np.array(owned), np.array(start), np.array(gain)  # [4, E, Q]: of each half before, after
+    table = {name: compare_gains(*samples, [row]) for row, name in enumerate(before)}
+    table["all"] = total = compare_gains(*samples, range(len(before)))
+    rows = [
+        [name, len(queries), one.lost, one.owned, one.before, one.gain, one.owners_gain, one.difference, one.low, one.high]
+        for name, one in table.items()
+    ]
+    ranks, losses = (np.concatenate(parts, axis=1) for parts in zip(*masses, strict=True))
+    mass = ", ".join(f"{temperature:g}: {loss_mass(ranks, losses, temperature):.2f}" for temperature in TEMPERATURES)
+    notes = [f"loss that competition keeps, by temperature (all alike: 1.00): {mass}", advise(total, measure)]
+    return AnalysisResult(COLUMNS, rows, notes=notes)
+
+
+def rank_experts(
+    runs: Mapping[str, Run], qrels: Qrels, queries: Sequence[str], half: int, negatives: int, last: int, seed: int
+) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+    """Each expert's rank of each query's first positive among candidates, and its contrastive loss [E, Q]; which queries count [Q]."""
+    ranks, losses = np.ones((len(runs), len(queries))), np.zeros((len(runs), len(queries)))
+    counts = np.zeros(len(queries), dtype=bool)
+    for column, query in enumerate(queries):
+        grades = qrels[query]
+        relevant = {document for document, grade in grades.items() if grade > 0}
+        pool = pool_negatives(runs, query, relevant, lambda hits, positives: band(hits, positives, last=last))
+        drawn = sorted(document for document in pool if half_of(document, seed) == half)
+        candidates = [max(relevant, key=lambda one: (grades[one], one)), *sorted(drawn, key=lambda one: _number(one, seed))[:negatives]]
+        counts[column] = len(candidates) > 1
+        for row, run in enumerate(runs.values()):
+            hits = dict(run.hits(query))
+            missing = min(hits.values(), default=0.0)  # as of the list's last document
+            scores = np.array([hits.get(document, missing) for document in candidates], dtype=np.float64)
+            ranks[row, column] = 1 + (scores[1:] > scores[0]).sum() + (scores[1:] == scores[0]).sum() / 2
+            losses[row, column] = scipy.special.logsumexp(scores) - scores[0]
+    return ranks, losses, counts
+
+
+def compare_gains(lost: NDArray[np.bool_], owned: NDArray[np.bool_], start: Floats, gain: Floats, experts: Sequence[int]) -> Moderator:
+    """The gains of some `experts` on the queries that they lose, against the mean gain of those who own the query.
+
+    All are [2n, E, Q], by turns of samples before and after, which have equal weights. Standard errors are clustered by query.
+    """
+    rows = list(experts)
+    winners = np.broadcast_to(((gain * owned).sum(1) / np.maximum(owned.sum(1), 1))[:, None], gain.shape)[:, rows]
+    lost, own, first, clusters = lost[:, rows], gain[:, rows], start[:, rows], int(lost[:, rows].any((0, 1)).sum())
+    weights = np.zeros(lost.shape)
+    for time in (0, 1):
+        weights[time::2] = lost[time::2] / max(2 * lost[time::2].sum(), 1)
+    mean = float(((own - winners) * weights).sum())
+    by_query = ((own - winners - mean) * weights).sum((0, 1))
+    reach = math.inf
+    if clusters > 1:
+        reach = float(scipy.stats.t.ppf(0.975, clusters - 1) * math.sqrt((by_query**2).sum() * clusters / (clusters - 1)))
+    before, gained, of_owners = (float((values * weights).sum()) for values in (first, own, winners))
+    lost_count, owned_count = (int(queries[::2].any(0).sum()) for queries in (lost, owned[:, rows]))
+    return Moderator(lost_count, owned_count, before, gained, of_owners, mean - reach, mean + reach)
+
+
+def loss_mass(ranks: Floats, losses: Floats, temperature: float) -> float:
+    """The loss that a competition keeps, relative to equal shares: Σ share · loss over the mean loss; shares of CAME eq. 11.
+
+    ranks and losses [E, Q].
+
+    >>> round(loss_mass(np.array([[1.0], [2.0]]), np.array([[0.0], [1.0]]), 0.5), 4)
+    0.5379
+    """
+    shares = scipy.special.softmax(1 / ranks / temperature, axis=0)
+    return float((shares * losses).sum() / max(losses.mean(0).sum(), np.finfo(float).tiny))
+
+
+def advise(all_experts: Moderator, measure: str) -> str:
+    """One sentence: compete or do not."""
+    words = f"where they lose a query, experts gain {all_experts.difference:+.4f} {measure} more than its owners do, without competition"
+    words += f" (95 %: {all_experts.low:+.4f} to {all_experts.high:+.4f})"
+    if all_experts.lost < FEWEST_QUERIES:
+        return f"no advice: {words}, from {all_experts.lost} lost queries, fewer than {FEWEST_QUERIES}"
+    if all_experts.low > 0:
+        return f"do not compete: {words}: what competition takes from them they could learn"
+    if all_experts.high < 0:
+        return f"competition may help: {words}: what it takes from them they learn less of than the owners do"
+    return f"undecided: {words}; more queries would tell"
+
+
+def half_of(document: str, seed: int) -> int:
+    """0 or 1, by the document's id and the seed alone."""
+    return _number(document, seed) & 1
+
+
+def _number(document: str, seed: int) -> int:
+    return int.from_bytes(hashlib.blake2b(f"{seed} {document}".encode(), digest_size=8).digest())
+
+
+def _measure_half(run: Run, qrels: Qrels, queries: Sequence[str], half: int, measure: str, seed: int) -> Floats:
+    """The measure of each query on a run without the documents of the other half that are not relevant [Q]."""
+    in_half = np.array([half_of(document, seed) == half for document in run.document_ids], dtype=bool)
+    mask = in_half[run.documents] if len(in_half) else np.zeros(0, dtype=bool)
+    for query in queries:
+        if (row := run.query_rows.get(query)) is not None:
+            first, end = int(run.starts[row]), int(run.starts[row + 1])
+            for hit in range(first, end):
+                mask[hit] |= qrels[query].get(run.document_ids[run.documents[hit]], 0) > 0
+    starts = np.concatenate([[0], np.cumsum(mask)])[run.starts]
+    parsed = measures.parse_measure(measure)
+    half_run = replace(run, starts=starts, documents=run.documents[mask], scores=run.scores[mask])
+    by_query = measures.evaluate_run(half_run, {query: qrels[query] for query in queries}, [parsed])[str(parsed)]
+    return np.array([by_query[query] for query in queries])

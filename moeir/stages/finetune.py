@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from moeir.architectures.checkpoint import RetrievalModel
     from moeir.records.examples import Example
     from moeir.training.dev_sets import DevSet
-    from moeir.training.objectives import Objective
     from moeir.training.sampling import BatchSampler
     from moeir.training.text_stream import TextStream
 
@@ -192,7 +191,7 @@ class Finetune(TrainingStage, InputOptions):
                 objectives.nest_dimensions(objective, self.matryoshka, checkpoint)
             self.check_parameters(checkpoint.architecture)
 
-    def _check_dev_set(self, objective: object, *, pairs: bool) -> None:
+    def _check_dev_set(self, objective: "partial[Any]", *, pairs: bool) -> None:
         """UsageError for a development set that the model cannot be measured on: cross-encoders rerank; some have no loss on it."""
         from moeir.training import objectives
 
@@ -203,11 +202,12 @@ class Finetune(TrainingStage, InputOptions):
         if self.dev_run is not None and not pairs:
             raise UsageError("--dev-run: is for a cross-encoder; a retriever searches --dev-corpus")
         reasons = {
-            f"--objective {self.objective} learns from teacher scores, which judgements lack": objective in objectives.NEEDS_TEACHER,
+            f"--objective {self.objective} learns from teacher scores, which judgements lack": objective.func in objectives.NEEDS_TEACHER,
             "a cross-encoder is measured by what it reranks": pairs,
             f"--objective {self.objective} compares a query's own negatives, which judgements lack": (
-                objective in objectives.NEEDS_OWN_NEGATIVES
+                objective.func in objectives.NEEDS_OWN_NEGATIVES
             ),
+            f"--objective {self.objective} goes by how fast losses fall in training": objectives.goes_by_speed(objective),
             "the queries of a batch are each other's negatives, and --batch-size is 1": self.batch_size == 1,
         }
         if self._is_dev_loss and (reason := next((words for words, holds in reasons.items() if holds), None)):
@@ -230,7 +230,7 @@ class Finetune(TrainingStage, InputOptions):
         objective = variants.bind_variant("training.objectives", self.objective)
         self._check_model(objective)
         pairs = is_cross_encoder(self.model, self.arch)
-        self._check_dev_set(objective.func, pairs=pairs)
+        self._check_dev_set(objective, pairs=pairs)
         sampler, text_stream = self._make_sampler(objective.func, pairs=pairs)
         dev_set = self._load_dev_set(text_stream, sampler.steps_per_epoch)
         return sampler, text_stream, dev_set
@@ -254,15 +254,17 @@ class Finetune(TrainingStage, InputOptions):
         from moeir.backbones.device import select_dtype
         from moeir.kernels import heap
         from moeir.training import dev_sets, objectives, retrieval_task, token_cache, trainer
+        from moeir.training.competition import LearningSpeed
 
         process_group = self.process_group()
         sampler, text_stream, dev_set = self.prepare()
-        objective: Objective = variants.bind_variant("training.objectives", self.objective)
+        objective: Any = variants.bind_variant("training.objectives", self.objective)
         first, dtype = text_stream.first_documents, self.trunk_dtype
         checkpoint = build_checkpoint(self.model, self.arch, self.input_options(), first, self.seed, trunk_dtype=dtype)
         for expert in self._set_temperature(checkpoint):
             scale = checkpoint.architecture.scales[expert]
             log.info("temperature %g: the cosines of the %s expert are scaled by %g", 1 / scale, expert, scale)
+        goes_by_speed = objectives.goes_by_speed(objective)
         if self.matryoshka is not None:
             objective = objectives.nest_dimensions(objective, self.matryoshka, checkpoint)
         checkpoint.architecture.set_gradient_checkpointing(self.recompute)
@@ -274,6 +276,8 @@ class Finetune(TrainingStage, InputOptions):
         schedule, dtype = self.make_schedule(sampler.steps_per_epoch, self.layer_decay), select_dtype(self.dtype, process_group.device)
         process_group = process_group.with_timeout(self.stuck_minutes)
         log.info("%s", self._describe_reading(sampler))
+        experts = checkpoint.architecture.summed_experts or checkpoint.architecture.representation_kinds
+        speed = LearningSpeed(texts.kind_count, len(experts)) if goes_by_speed else None
         task = retrieval_task.RetrievalTask(
             checkpoint,
             sampler,
@@ -284,6 +288,7 @@ class Finetune(TrainingStage, InputOptions):
             process_group=process_group,
             accumulate=self.accumulate,
             max_tokens=self.gradient_cache,
+            speed=speed,
         )
         loss = dev_sets.DevLoss(objective, self.batch_size, schedule.steps) if self._is_dev_loss else None
         evaluator = None if dev_set is None else dev_sets.DevEvaluator(checkpoint, dev_set, dtype, process_group, loss)
@@ -291,7 +296,8 @@ class Finetune(TrainingStage, InputOptions):
         saves_memory = self.recompute or self.gradient_cache is not None
         with heap.tune_malloc(heap.RETURN_FREED if saves_memory else heap.KEEP_FREED):
             options = self.trainer_options(process_group, task.size, save)
-            counts = trainer.train(task, schedule, self.output, evaluator=evaluator, **options)
+            state = {} if speed is None else speed.tensors
+            counts = trainer.train(task, schedule, self.output, evaluator=evaluator, objective_state=state, **options)
         return save(self.output, counts) if process_group.is_main else None
 
     def _make_sampler(self, objective: object, *, pairs: bool) -> "tuple[BatchSampler, TextStream]":

@@ -1,11 +1,14 @@
 """Competition weights (CAME): each expert's share of a query's loss, from how well it scores the query's positive among its candidates."""
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
 from moeir.errors import UsageError
 
 TIES = ("average", "optimistic", "pessimistic")
+RECENT_QUERIES, EARLIER_QUERIES = 32, 256  # of a kind, over which a running mean of its loss forgets
 
 
 def positive_ranks(scores: Tensor, positives: Tensor, ignore_mask: Tensor, ties: str = "average") -> Tensor:
@@ -38,6 +41,40 @@ def expert_shares(quality: Tensor, temperature: float) -> Tensor:
     if temperature <= 0:
         raise UsageError(f"temperature={temperature}: expected more than 0")
     return torch.softmax(quality / temperature, dim=0).detach()
+
+
+class LearningSpeed:
+    """How fast the loss of each kind of query falls for each expert: the part of its earlier mean that its recent mean is below, 0 to 1.
+
+    Both are means over all queries so far, n queries ago weighted by (1 - 1/w)^n, w of 256 and of 32 queries of the kind, and 0 before the
+    first one. A pair that is hard but learnable keeps its shares by it; one that is hopeless has 0, as has one that has learned all.
+    `tensors` are the state, float32 of [2, kinds, E] sums and [2, kinds] weights, which `update` changes in place.
+
+    >>> speed = LearningSpeed(kinds=1, experts=2)
+    >>> for loss in (2.0, 1.0): speed.update(torch.tensor([[loss], [3.0]]), torch.tensor([0]))
+    >>> speed.of(torch.tensor([0]))[:, 0]
+    tensor([0.0046, 0.0000])
+    """
+
+    def __init__(self, kinds: int, experts: int) -> None:
+        self.tensors: Mapping[str, Tensor] = {"sums": torch.zeros(2, kinds, experts), "weights": torch.zeros(2, kinds)}
+
+    def update(self, losses: Tensor, kinds: Tensor) -> None:
+        """Add the losses [E, Q] of queries of some kinds [Q]."""
+        sums, weights = self.tensors.values()
+        chosen = torch.nn.functional.one_hot(kinds.cpu(), weights.shape[1]).float()  # [Q, kinds]
+        counts = chosen.sum(0)
+        means = chosen.T @ losses.detach().float().cpu().T / counts.clamp(min=1)[:, None]
+        for row, queries in enumerate((RECENT_QUERIES, EARLIER_QUERIES)):
+            kept = (1 - 1 / queries) ** counts
+            weights[row] = kept * weights[row] + (1 - kept)
+            sums[row] = kept[:, None] * sums[row] + (1 - kept)[:, None] * means
+
+    def of(self, kinds: Tensor) -> Tensor:
+        """[E, Q] of queries of some kinds [Q]."""
+        sums, weights = self.tensors.values()
+        recent, earlier = sums / weights.clamp(min=torch.finfo(weights.dtype).tiny)[..., None]
+        return ((earlier - recent) / earlier.clamp(min=1e-6)).clamp(0, 1)[kinds.cpu()].T.to(kinds.device)
 
 
 def temperature_at(step: int, first: int, steps: int, temperature: float, final_temperature: float | None) -> float:

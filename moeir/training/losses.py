@@ -13,6 +13,7 @@ from torch import Tensor
 from moeir.analysis.training_monitor import UNIFORM_LOSS
 from moeir.architectures.base import EncoderOutput, StepMetrics
 from moeir.representations.dense import Dense
+from moeir.training.competition import LearningSpeed
 
 
 def info_nce(scores: Tensor, positives: Tensor, ignore_mask: Tensor) -> Tensor:
@@ -70,7 +71,8 @@ class EncodedBatch:
 
     `ignore_mask` [Q, N] marks other queries' documents that are known positives of the query; `teacher_scores` [Q, 1 + n] has a teacher's
     scores of each query's own documents, if there is a teacher. `shorter` has, for each dimension in which dense experts are trained
-    besides their whole one, their representations of queries and of documents; `loss_weights` the weights of these losses, if not 1.
+    besides their whole one, their representations of queries and of documents; `loss_weights` the weights of these losses, if not 1. `kinds`
+    [Q] numbers the kind of each query, and `speed` has how fast each kind's losses fell so far.
     """
 
     queries: EncoderOutput
@@ -79,6 +81,8 @@ class EncodedBatch:
     step: int
     steps: int
     teacher_scores: Tensor | None = None
+    kinds: Tensor | None = None
+    speed: LearningSpeed | None = None
     shorter: Mapping[int, tuple[Mapping[str, Dense], Mapping[str, Dense]]] = field(default_factory=dict)
     loss_weights: Mapping[int, float] = field(default_factory=dict)
 

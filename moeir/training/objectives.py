@@ -22,7 +22,7 @@ from moeir.training.losses import EncodedBatch, ObjectiveOutput, batch_scores, c
 from moeir.training.regularizers import DEFAULT_WEIGHTS, RegularizerWeights
 
 Objective: TypeAlias = Callable[[EncodedBatch], ObjectiveOutput]
-SHARES = ("rank", "loss")  # what the experts compete by
+SHARES = ("rank", "loss", "learnability")  # what the experts compete by
 
 
 def contrastive(batch: EncodedBatch, *, regularizers: RegularizerWeights = DEFAULT_WEIGHTS) -> ObjectiveOutput:
@@ -52,9 +52,13 @@ def competitive(
 ) -> ObjectiveOutput:
     """CAME: first all experts learn alike; then each query weights the losses by how well each expert ranks its positive.
 
-    `shares`: rank (the paper's 1 / rank) or loss. `final_temperature`: reached at the last step. `permuted`: control, each query gets
-    another's shares. `rank_scope`: own (the query's documents) or batch. `ties`: average, optimistic or pessimistic. FLOPS and routers: as
-    for contrastive.
+    `shares`: rank (the paper's 1 / rank), loss, or learnability. `final_temperature`: reached at the last step. `permuted`: control, each
+    query gets another's shares. `rank_scope`: own (the query's documents) or batch. `ties`: average, optimistic or pessimistic. FLOPS and
+    routers: as for contrastive.
+
+    `shares=learnability`: by how fast the loss of an expert on a kind of query falls, so that what is hard but learned keeps its loss, and
+    what teaches nothing loses it. Kinds are the data sets of --sampling-rate; without, the quarter of its distinct tokens that a query's
+    positive has. The speed is by how much the mean of about 32 queries of the kind is below that of 256, relative to it, before the step.
 
     With --matryoshka experts rank by their whole vectors, and an expert's share weighs the loss of each of its dimensions.
 
@@ -69,7 +73,7 @@ def competitive(
     flops_penalty, flops_facts = regularizers.flops_penalty(batch.queries, batch.documents, batch.step)
     router_penalty, router_facts = regularizers.router_penalty(batch.queries, batch.documents)
     first_step = round(standardised * batch.steps)
-    ranks, quality = _rank_positives(batch, {name: score_matrices[name] for name in names}, shares, rank_scope, ties)
+    ranks, quality = _rank_positives(batch, losses_by_score, {name: score_matrices[name] for name in names}, shares, rank_scope, ties)
     weights = competition.expert_shares(
         quality, competition.temperature_at(batch.step, first_step, batch.steps, temperature, final_temperature)
     )
@@ -202,11 +206,17 @@ def divides_scores(objective: partial[ObjectiveOutput]) -> bool:
     return objective.func in OWN_TEMPERATURE and "temperature" in objective.keywords
 
 
+def goes_by_speed(objective: partial[ObjectiveOutput]) -> bool:
+    """Whether an objective's shares are by how fast losses fall, whose state a training keeps."""
+    return objective.keywords.get("shares") == "learnability"
+
+
 def validate_options(objective: Callable[[EncodedBatch], ObjectiveOutput], negatives: int) -> None:
     """Validate objective options early, with a dummy batch of one query and vectors of one number."""
     group = 1 + min(negatives, 1)
     query, documents = (EncoderOutput({"global": Dense(torch.ones(count, 1))}) for count in (1, group))
-    objective(EncodedBatch(query, documents, torch.zeros(1, group, dtype=torch.bool), 0, 1, torch.zeros(1, group)))
+    kinds, speed = torch.zeros(1, dtype=torch.int64), competition.LearningSpeed(1, 1)
+    objective(EncodedBatch(query, documents, torch.zeros(1, group, dtype=torch.bool), 0, 1, torch.zeros(1, group), kinds, speed))
 
 
 def _own_documents_loss(batch: EncodedBatch, loss_function: Callable[[Tensor], Tensor]) -> ObjectiveOutput:
@@ -251,9 +261,11 @@ def _sum_losses(
 
 
 @torch.no_grad()
-def _rank_positives(batch: EncodedBatch, scores: dict[str, Tensor], kind: str, scope: str, ties: str) -> tuple[Tensor, Tensor]:
+def _rank_positives(
+    batch: EncodedBatch, losses_by_score: dict[str, Tensor], scores: dict[str, Tensor], kind: str, scope: str, ties: str
+) -> tuple[Tensor, Tensor]:
     """Of each query's positive by each score, among the query's own documents or the batch's, both [E, Q]: its rank, and the quality from
-    which the shares are computed: 1 / rank (CAME eq. 11), or minus the contrastive loss.
+    which the shares are computed: 1 / rank (CAME eq. 11), minus the contrastive loss, or the speed at which the kind's loss falls.
 
     exp(-loss) is the positive's probability: of two experts with the same ranking the one with larger scores is the surer one. The rank
     does not depend on the scale of an expert's scores.
@@ -268,6 +280,12 @@ def _rank_positives(batch: EncodedBatch, scores: dict[str, Tensor], kind: str, s
     ranks = torch.stack([competition.positive_ranks(score, positives, ignored, ties) for score in scores.values()])
     if kind == "rank":
         return ranks, 1.0 / ranks
+    if kind == "learnability":
+        if batch.kinds is None or batch.speed is None:
+            raise UsageError("shares=learnability: the batch has no kinds of queries, as finetune numbers them for a retriever")
+        quality = batch.speed.of(batch.kinds)
+        batch.speed.update(torch.stack([losses_by_score[name] for name in scores]), batch.kinds)
+        return ranks, quality
     return ranks, -torch.stack([losses.info_nce(score, positives, ignored) for score in scores.values()])
 
 

@@ -2,8 +2,10 @@
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -16,7 +18,8 @@ from moeir.backbones.layers import list_frozen
 from moeir.errors import ArtifactError
 
 STATE_FILE = TRAINING_STATE.name
-WEIGHTS_FILE = "weights.safetensors"
+WEIGHTS_FILE, OBJECTIVE_FILE = "weights.safetensors", "objective.safetensors"
+NOTHING: Mapping[str, Tensor] = MappingProxyType({})
 
 
 @dataclass
@@ -55,13 +58,18 @@ class TrainingState:
     processes: int | None = None
 
 
-def save_state(folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer, state: TrainingState) -> None:
+def save_state(
+    folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer, state: TrainingState, of_objective: Mapping[str, Tensor] = NOTHING
+) -> None:
     """Replace the saved state in `folder` atomically."""
-    _replace_state(folder, model, asdict(state), optimiser)
+    _replace_state(folder, model, asdict(state), optimiser, of_objective)
 
 
-def load_state(folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> TrainingState:
-    """Load what `save_state` wrote into model and optimiser; an empty folder means step 0. ArtifactError if a byte of it has changed."""
+def load_state(
+    folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer, of_objective: Mapping[str, Tensor] = NOTHING
+) -> TrainingState:
+    """Load what `save_state` wrote into model, optimiser and the tensors of the objective; an empty folder means step 0. ArtifactError if a
+    byte of it has changed."""
     if not (folder / STATE_FILE).exists():
         return TrainingState(0, 0)
     state = _read_state(folder)
@@ -71,6 +79,9 @@ def load_state(folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer)
         number, name = key.split(".", 1)
         moments.setdefault(int(number), {})[name] = value
     optimiser.load_state_dict(optimiser.state_dict() | {"state": moments})
+    saved = read_tensors(folder / OBJECTIVE_FILE) if of_objective else {}
+    for name, tensor in of_objective.items():
+        tensor.copy_(saved[name])
     return TrainingState(state["step"], state["metrics_bytes"], BestTracker(**state["best"]), processes=state["processes"])
 
 
@@ -117,7 +128,13 @@ def _read_state(folder: Path) -> dict[str, Any]:
     return state
 
 
-def _replace_state(folder: Path, model: nn.Module, state: dict[str, Any], optimiser: torch.optim.Optimizer | None = None) -> None:
+def _replace_state(
+    folder: Path,
+    model: nn.Module,
+    state: dict[str, Any],
+    optimiser: torch.optim.Optimizer | None = None,
+    of_objective: Mapping[str, Tensor] = NOTHING,
+) -> None:
     temporary = folder.with_name(folder.name + ".new")
     atomic_write.make_folder(temporary)
     write_tensors({name: value.detach().cpu().contiguous() for name, value in _trained_weights(model).items()}, temporary / WEIGHTS_FILE)
@@ -125,6 +142,8 @@ def _replace_state(folder: Path, model: nn.Module, state: dict[str, Any], optimi
         states = optimiser.state_dict()["state"].items()
         moments = {f"{number}.{name}": value for number, values in states for name, value in values.items()}
         write_tensors({name: value.cpu().contiguous() for name, value in moments.items()}, temporary / "optimiser.safetensors")
+    if of_objective:
+        write_tensors({name: value.contiguous() for name, value in of_objective.items()}, temporary / OBJECTIVE_FILE)
     files = sorted(temporary.glob("*.safetensors"))
     entries = {file.name: entry for file, entry in zip(files, manifests.compute_checksums(files), strict=True)}
     atomic_write.write_text_atomically(temporary / STATE_FILE, manifests.serialize_manifest(state | {"files": entries}))

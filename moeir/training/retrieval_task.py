@@ -18,6 +18,7 @@ from moeir.distributed import SINGLE_PROCESS, ProcessGroup
 from moeir.errors import UsageError
 from moeir.representations.dense import Dense
 from moeir.training import grad_cache
+from moeir.training.competition import LearningSpeed
 from moeir.training.losses import EncodedBatch, ObjectiveOutput
 from moeir.training.objectives import all_gather_encoded
 from moeir.training.sampling import BatchSampler, ShardedTexts, ShardSpec
@@ -42,6 +43,7 @@ class RetrievalTask:
     process_group: ProcessGroup = SINGLE_PROCESS
     accumulate: int = 1
     max_tokens: int | None = None
+    speed: LearningSpeed | None = None
 
     @property
     def model(self) -> nn.Module:
@@ -75,7 +77,8 @@ class RetrievalTask:
             with autocast(self.dtype, str(device)) if self.max_tokens is None else nullcontext():
                 queries = self._encode_side(tokenized.queries, f"queries of step {step + 1}")
                 documents = self._encode_side(tokenized.documents, f"documents of step {step + 1}")
-            output = self.objective(EncodedBatch(queries, documents, ignored, step, self.steps, teacher))
+            kinds = tokenized.kinds
+            output = self.objective(EncodedBatch(queries, documents, ignored, step, self.steps, teacher, kinds, self.speed))
         _check_output(output)
         return output.loss, output.metrics, tokenized.queries.total_tokens + tokenized.documents.total_tokens
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from moeir.architectures.checkpoint import RetrievalModel
@@ -30,6 +31,7 @@ from moeir.training.text_stream import RowIndex, TextStream
 
 CACHE_VERSION = 2  # of the files of a cache, and of how a checkpoint tokenizes
 PREFETCH_STEPS = 4
+OVERLAP_KINDS = 4  # of queries, by the quarter of their tokens that the positive has
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,26 @@ class TrainingTexts:
     cache: TokenCache
     rows: Sequence[RowIndex]
     pair_tokenizer: PairTokenizer | None = None
+    template_ids: frozenset[int] = frozenset()  # of the tokens that every text has
+
+    @property
+    def kind_count(self) -> int:
+        """Kinds of queries: the data sets if there are several, else quarters of overlap."""
+        return len(self.rows) if len(self.rows) > 1 else OVERLAP_KINDS
+
+    def query_kinds(self, ids: BatchIds) -> Tensor:
+        """[Q] the number of each query's kind: its data set, of several; else in which quarter the part of its distinct tokens lies that
+        its positive has: 0 for up to 25 %, 3 for more than 75 %. Tokens that every text has do not count; without any it is 0."""
+        if len(self.rows) > 1:
+            return torch.full((len(ids.queries),), ids.dataset)
+        rows, size, kinds = self.rows[0], len(ids.documents) // len(ids.queries), []
+        for query, positive in zip(ids.queries, ids.documents[::size], strict=True):
+            own, other = (
+                set(self.cache.ids[self.cache.starts[row] : self.cache.starts[row + 1]].tolist()) - self.template_ids
+                for row in (rows.queries[query], rows.documents[positive])
+            )
+            kinds.append(max(0, -(-OVERLAP_KINDS * len(own & other) // max(len(own), 1)) - 1))
+        return torch.tensor(kinds)
 
     def read_batch(self, ids: BatchIds, shard: ShardSpec = SINGLE_SHARD) -> tuple[ShardedTexts, ShardedTexts]:
         """The queries and the documents of a step, or no queries and its pairs, query by query; in CPU memory."""
@@ -80,7 +102,7 @@ class TokenizedBatch(TensorFields):
     """The ids of a step, and their texts as tokens.
 
     `ignore_mask` [Q, N] marks documents that are no negatives of a query, and with pairs those of other queries; `teacher_scores`
-    [Q, 1 + n] has a teacher's scores, if there is a teacher.
+    [Q, 1 + n] has a teacher's scores, if there is a teacher; `kinds` [Q] the kind of each query, of a bi-encoder.
     """
 
     ids: BatchIds
@@ -88,6 +110,7 @@ class TokenizedBatch(TensorFields):
     documents: ShardedTexts
     ignore_mask: Tensor
     teacher_scores: Tensor | None
+    kinds: Tensor | None = None
 
 
 def prefetch_batches(
@@ -99,7 +122,8 @@ def prefetch_batches(
         ids = sampler.batch_at(step)
         twins = texts.rows[ids.dataset].document_twins, texts.rows[ids.dataset].query_twins
         ignored = ids.false_negative_mask(*twins) if texts.pair_tokenizer is None else ids.other_queries_mask()
-        batch = TokenizedBatch(ids, *texts.read_batch(ids, shard), ignored, ids.teacher_matrix())
+        kinds = texts.query_kinds(ids) if texts.pair_tokenizer is None else None
+        batch = TokenizedBatch(ids, *texts.read_batch(ids, shard), ignored, ids.teacher_matrix(), kinds)
         return batch.pin_memory() if pin_memory else batch
 
     return StepPrefetcher(make_batch, steps, depth=PREFETCH_STEPS)
@@ -143,8 +167,10 @@ def build_token_cache(folder: Path, stream: TextStream, checkpoint: RetrievalMod
     truncation = manifests.read_manifest(cache_folder)["counts"]["truncation"]
     checkpoint.truncation.update({side: Counter(counts) for side, counts in truncation.items()})
     checkpoint.log_truncation()
-    pair_tokenizer = checkpoint.pair_tokenizer if checkpoint.architecture.reads_pairs else None
-    return TrainingTexts(TokenCache.open(cache_folder), stream.rows, pair_tokenizer)
+    if checkpoint.architecture.reads_pairs:
+        return TrainingTexts(TokenCache.open(cache_folder), stream.rows, checkpoint.pair_tokenizer)
+    template_ids = frozenset(chain.from_iterable(chain.from_iterable(marked for marked, _ in settings["marks"].values())))
+    return TrainingTexts(TokenCache.open(cache_folder), stream.rows, template_ids=template_ids)
 
 
 def _template_fingerprint(checkpoint: RetrievalModel) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any, Protocol
 
 import torch
@@ -117,10 +118,12 @@ def train(
     process_group: ProcessGroup = SINGLE_PROCESS,
     log_every: int | None = None,
     checkpoint: tuple[int, Callable[[int], None]] | None = None,
+    objective_state: Mapping[str, Tensor] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Train in place; `folder` gets `metrics.jsonl` and, while training, `resume/`. Returns the counts for the manifest.
 
     `tracking` sends the metrics of every step to trackers. All processes of `process_group` make the same call; the main one writes.
+    `objective_state` are tensors that each step changes in place, saved and loaded with the weights.
     `checkpoint` is a number of steps, after each of which but the last the main process calls the function with the steps so far.
     Metrics are read from the device every `log_every` steps (None: 10 on CUDA, 1 on a CPU); a NaN ends the training
     when it is read, and state is saved only after a reading without NaN.
@@ -136,7 +139,7 @@ def train(
         group_rates=schedule.group_rates,
     )
     optimiser = torch.optim.AdamW(groups, lr=schedule.learning_rate, eps=1e-8, fused=True)
-    state = resume_state.load_state(folder / RESUME / STATE_FOLDER, model, optimiser)
+    state = resume_state.load_state(folder / RESUME / STATE_FOLDER, model, optimiser, objective_state)
     if state.processes not in (None, process_group.size):  # dropout and the order of sums would be those of neither number
         expected = f"expected {state.processes}, as for the first {state.step} steps, found {process_group.size}"
         raise UsageError(f"number of processes: {expected}; start as many to continue, or add --force to start over")
@@ -153,7 +156,8 @@ def train(
         log.info("continuing after step %d of %d", state.step, schedule.steps)
     model.train()
     with trackers.track(tracking if process_group.is_main else None, state.step) as log_step:
-        trainer = _Trainer(task, engine, schedule, optimiser, log_step, evaluator, process_group, torch.device(device), checkpoint)
+        parts = process_group, torch.device(device), checkpoint, objective_state
+        trainer = _Trainer(task, engine, schedule, optimiser, log_step, evaluator, *parts)
         done = _train_steps(trainer, state, folder, log_every or (LOG_EVERY if trainer.device.type == "cuda" else 1))
     model.eval()
     if not bool(torch.stack([parameter.isfinite().all() for parameter in model.parameters() if parameter.requires_grad]).all()):
@@ -207,7 +211,8 @@ def _train_steps(trainer: "_Trainer", state: resume_state.TrainingState, folder:
             if (save_due or (is_best and is_main)) and not is_last:
                 sync_file(metrics_path)  # the state refers to its length
                 state_now = resume_state.TrainingState(step + 1, metrics_file.tell(), best, schedule.steps, trainer.process_group.size)
-                resume_state.save_state(folder / RESUME / STATE_FOLDER, trainer.task.model, trainer.optimiser, state_now)
+                parts = trainer.task.model, trainer.optimiser, state_now, trainer.objective_state
+                resume_state.save_state(folder / RESUME / STATE_FOLDER, *parts)
                 last_save = time.monotonic()
     return records[-1]
 
@@ -225,6 +230,7 @@ class _Trainer:
     process_group: ProcessGroup
     device: torch.device
     checkpoint: tuple[int, Callable[[int], None]] | None = None
+    objective_state: Mapping[str, Tensor] = field(default_factory=dict)
     pending: list[tuple[int, StepMetrics, int]] = field(default_factory=list)  # step, metrics, tokens
     _pending_since: float = 0.0
 

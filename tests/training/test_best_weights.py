@@ -76,10 +76,10 @@ def test_a_killed_training_goes_on_to_the_same_bytes_and_the_same_best(at, learn
 def test_a_kill_between_the_best_weights_and_the_state_changes_nothing(learning, undisturbed, tmp_path, monkeypatch):
     saved = resume_state.save_state
 
-    def dying(folder, model, optimiser, standing):
+    def dying(folder, model, optimiser, standing, *others):
         if standing.step == 2:
             raise Killed
-        saved(folder, model, optimiser, standing)
+        saved(folder, model, optimiser, standing, *others)
 
     with monkeypatch.context() as patch:
         patch.setattr(resume_state, "save_state", dying)

@@ -4,8 +4,8 @@
                    [--layers 3] [--seed 1]
 
 DOCSTRINGS_FOLDER was written by examples/docstrings.py. A query is one of its own (`plain`), or the key of a passage (`key`): two of 600
-words of the model's vocabulary that stand nowhere else in the collection, so that a vector of a few numbers does not tell one passage
-from all others, and an expert so bounded can learn nothing from such a query. TESTED passages, whole top-level modules, test; the others train.
+words of the model's vocabulary that stand nowhere else in the collection, so that a vector of a few numbers does not tell a passage
+from all others, and an expert so bounded can learn nothing from such a query. TESTED passages, of whole modules, test; others train.
 Writes corpus.jsonl (those that train), test-corpus.jsonl, test-queries.jsonl (TEST of each kind) with {test,plain,key}.tsv, for each SHARE
 (per cent of keys) {first,second}-SHARE-queries.jsonl with the examples {first,second}-SHARE.jsonl, whose negatives are ten passages of the
 module and ten of others, and model/, the first LAYERS layers of MODEL_FOLDER with the rows of its vocabulary that the collection reads.
@@ -112,7 +112,8 @@ def main() -> None:
     parts = {part: [name for module, names in of_module.items() if part_of[module] == part for name in names] for part in ("test", "train")}
 
     vocabulary = Tokenizer.from_file(str(options.model / "tokenizer.json")).get_vocab()
-    known = {word for text in (*(passage.text for passage in passages.values()), *(query for query, _ in queries)) for word in text.lower().split()}
+    plain_texts = [*(passage.text for passage in passages.values()), *(query for query, _ in queries)]
+    known = {word for text in plain_texts for word in text.lower().split()}
     words = choose_key_words(vocabulary, known, KEY_WORDS, rng)
     keys = {name: " ".join(rng.sample(words, 2)) for name in passages}
     passages = {name: Text(name, f"{keys[name]}. {passage.text}") for name, passage in passages.items()}

@@ -10,8 +10,8 @@ if a page is not what its records say.
 Standard errors are clustered by relevant document, because questions about one document are not independent. Records of unlike settings,
 collections or starts are an error.
 
-Where a declaration says `starts: random effects`, each seed has a start of its own, the test is over starts, and a difference is claimed by p
-alone.
+Where a declaration says `starts: random effects`, each seed has a start of its own, the test is over starts, and p alone claims a
+difference.
 
 A contrast is [A, B], the mean of A - B over questions, or [A, B, C, D], (A - B) - (C - D); each is ROW/RUN, averaged over
 the declared seeds question by question. The run `best` takes the best expert of each question. Over several sets the sets count alike.
@@ -176,7 +176,8 @@ class Experiment:
             means, clusters = [np.array(list(of_seeds.values()))], [np.arange(len(of_seeds))]
             if len(seeds) < 2:
                 return None
-        return Contrast(label_contrast(terms, sets if len(self.sets) > 1 else ()), *estimate_difference(means, clusters), of_seeds, whole, over_starts)
+        label = label_contrast(terms, sets if len(self.sets) > 1 else ())
+        return Contrast(label, *estimate_difference(means, clusters), of_seeds, whole, over_starts)
 
     def contrasts(self, kind: str) -> list[Contrast | str]:
         """The declared contrasts of a kind, primary or secondary; those that have not run as their labels."""
@@ -361,9 +362,7 @@ def curve(records: Iterable[Mapping[str, Sequence[Sequence[float]]]], metric: st
 
 def plot_curves(experiment: Experiment, file: Path) -> None:
     """A panel for each declared metric, a line for each row."""
-    curves = {
-        row: [experiment.records[name]["curves"] for name in experiment.records_of(row)] for row in experiment.declared["rows"]
-    }
+    curves = {row: [experiment.records[name]["curves"] for name in experiment.records_of(row)] for row in experiment.declared["rows"]}
     metrics = [metric for metric in experiment.declared["curves"] if any(curve(of_row, metric)[0] for of_row in curves.values())]
     if not metrics:
         return

@@ -8,8 +8,8 @@ those lost before and those lost after, with equal weights, so that chance cance
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 import numpy as np
 import scipy
@@ -23,27 +23,12 @@ from moeir.records.qrels import Qrels
 from moeir.records.runs import Run
 
 Floats: TypeAlias = NDArray[np.float64]
+Bools: TypeAlias = NDArray[np.bool_]
 TEMPERATURES = (1.0, 0.5, 0.2, 0.1)
 FEWEST_QUERIES = 30  # that an expert loses, for a sentence about all
+GAINS, ALL = "competition", "all"
 COLUMNS = ("expert", "queries", "lost", "owned", "before", "gain", "owners' gain", "difference", "low", "high")
-
-
-@dataclass(frozen=True)
-class Moderator:
-    """What an expert, or all of them, gains on the queries that it loses: means over `lost` queries, the owners' gain on the same ones, and
-    the difference with its 95 % interval."""
-
-    lost: int
-    owned: int
-    before: float
-    gain: float
-    owners_gain: float
-    low: float
-    high: float
-
-    @property
-    def difference(self) -> float:
-        return self.gain - self.owners_gain
+FOR_ADVICE = ("lost", "difference", "low", "high")
 
 
 def analyze_competition(
@@ -56,10 +41,10 @@ def analyze_competition(
     training: by ranks (CAME eq. 11) among the first positive and `negatives` of the first `last` documents of all lists, of one half of all
     documents. `measure` is of the lists without that half, but for relevant documents. Each half decides once and measures once.
     """
-    ordered = {name: after[name] for name in before if name in after}
     if set(before) != set(after) or len(before) < 2:
         found = f"{', '.join(before)} before, {', '.join(after)} after"
         raise UsageError(f"analyze competition: expected the runs of the same two experts or more, by the same names; found {found}")
+    ordered = {name: after[name] for name in before}
     queries = [query for query, grades in qrels.items() if max(grades.values(), default=0) > 0]
     lost, owned, start, gain, masses = [], [], [], [], []
     for half in (0, 1):
@@ -76,21 +61,26 @@ def analyze_competition(
     if not (np.any(lost[::2]) and np.any(lost[1::2])):
         raise DataError("analyze competition: no expert loses a query; expected experts that differ, and hits that are not relevant")
     samples = np.array(lost), np.array(owned), np.array(start), np.array(gain)  # [4, E, Q]: of each half before, after
-    table = {name: compare_gains(*samples, [row]) for row, name in enumerate(before)}
-    table["all"] = total = compare_gains(*samples, range(len(before)))
-    rows = [
-        [name, len(queries), one.lost, one.owned, one.before, one.gain, one.owners_gain, one.difference, one.low, one.high]
-        for name, one in table.items()
-    ]
+    names = [*before, ALL]
+    rows = [[name, len(queries), *compare_gains(*samples, range(len(before)) if name == ALL else [row])] for row, name in enumerate(names)]
     ranks, losses = (np.concatenate(parts, axis=1) for parts in zip(*masses, strict=True))
     mass = ", ".join(f"{temperature:g}: {loss_mass(ranks, losses, temperature):.2f}" for temperature in TEMPERATURES)
-    notes = [f"loss that competition keeps, by temperature (all alike: 1.00): {mass}", advise(total, measure)]
+    notes = [f"loss that competition keeps, by temperature (all alike: 1.00): {mass}", advise(measure, rows[-1][2], *rows[-1][-3:])]
     return AnalysisResult(COLUMNS, rows, notes=notes)
+
+
+def measure_gains(before: Mapping[str, Run], after: Mapping[str, Run], qrels: Qrels, measure: str) -> dict[str, float]:
+    """The row `all` of the analysis as metrics of a training, named by `GAINS`; none if no expert loses a query."""
+    try:
+        row: Sequence[Any] = analyze_competition(before, after, qrels, measure).rows[-1]
+    except DataError:
+        return {}
+    return {f"{GAINS}.{name}.{measure}": float(value) for name, value in zip(COLUMNS, row, strict=True) if name in FOR_ADVICE}
 
 
 def rank_experts(
     runs: Mapping[str, Run], qrels: Qrels, queries: Sequence[str], half: int, negatives: int, last: int, seed: int
-) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+) -> tuple[Floats, Floats, Bools]:
     """Each expert's rank of each query's first positive among candidates, and its contrastive loss [E, Q]; which queries count [Q]."""
     ranks, losses = np.ones((len(runs), len(queries))), np.zeros((len(runs), len(queries)))
     counts = np.zeros(len(queries), dtype=bool)
@@ -110,8 +100,8 @@ def rank_experts(
     return ranks, losses, counts
 
 
-def compare_gains(lost: NDArray[np.bool_], owned: NDArray[np.bool_], start: Floats, gain: Floats, experts: Sequence[int]) -> Moderator:
-    """The gains of some `experts` on the queries that they lose, against the mean gain of those who own the query.
+def compare_gains(lost: Bools, owned: Bools, start: Floats, gain: Floats, experts: Sequence[int]) -> list[Any]:
+    """The gains of some `experts` on the queries that they lose, and the mean gain of who owns the query: COLUMNS from `lost` on.
 
     All are [2n, E, Q], by turns of samples before and after, which have equal weights. Standard errors are clustered by query.
     """
@@ -121,14 +111,13 @@ def compare_gains(lost: NDArray[np.bool_], owned: NDArray[np.bool_], start: Floa
     weights = np.zeros(lost.shape)
     for time in (0, 1):
         weights[time::2] = lost[time::2] / max(2 * lost[time::2].sum(), 1)
-    mean = float(((own - winners) * weights).sum())
-    by_query = ((own - winners - mean) * weights).sum((0, 1))
-    reach = math.inf
-    if clusters > 1:
-        reach = float(scipy.stats.t.ppf(0.975, clusters - 1) * math.sqrt((by_query**2).sum() * clusters / (clusters - 1)))
     before, gained, of_owners = (float((values * weights).sum()) for values in (first, own, winners))
-    lost_count, owned_count = (int(queries[::2].any(0).sum()) for queries in (lost, owned[:, rows]))
-    return Moderator(lost_count, owned_count, before, gained, of_owners, mean - reach, mean + reach)
+    mean, reach = gained - of_owners, math.inf
+    if clusters > 1:
+        by_query = ((own - winners - mean) * weights).sum((0, 1))
+        reach = float(scipy.stats.t.ppf(0.975, clusters - 1) * math.sqrt((by_query**2).sum() * clusters / (clusters - 1)))
+    counts = [int(queries[::2].any(0).sum()) for queries in (lost, owned[:, rows])]
+    return [*counts, before, gained, of_owners, mean, mean - reach, mean + reach]
 
 
 def loss_mass(ranks: Floats, losses: Floats, temperature: float) -> float:
@@ -143,16 +132,16 @@ def loss_mass(ranks: Floats, losses: Floats, temperature: float) -> float:
     return float((shares * losses).sum() / max(losses.mean(0).sum(), np.finfo(float).tiny))
 
 
-def advise(all_experts: Moderator, measure: str) -> str:
+def advise(measure: str, lost: float, difference: float, low: float, high: float) -> str:
     """One sentence: compete or do not."""
-    words = f"where they lose a query, experts gain {all_experts.difference:+.4f} {measure} more than its owners do, without competition"
-    words += f" (95 %: {all_experts.low:+.4f} to {all_experts.high:+.4f})"
-    if all_experts.lost < FEWEST_QUERIES:
-        return f"no advice: {words}, from {all_experts.lost} lost queries, fewer than {FEWEST_QUERIES}"
-    if all_experts.low > 0:
+    words = f"where they lose a query, experts gain {difference:+.4f} {measure} more than its owners, learning alike"
+    words += f" (95 %: {low:+.4f} to {high:+.4f})"
+    if lost < FEWEST_QUERIES:
+        return f"no advice: {words}, from {lost:g} lost queries, fewer than {FEWEST_QUERIES}"
+    if low > 0:
         return f"do not compete: {words}: what competition takes from them they could learn"
-    if all_experts.high < 0:
-        return f"competition may help: {words}: what it takes from them they learn less of than the owners do"
+    if high < 0:
+        return f"competition may help: {words}: what it takes from them they learn less of"
     return f"undecided: {words}; more queries would tell"
 
 

@@ -169,3 +169,54 @@ def test_a_competition_that_cannot_be_one_is_refused(objective, options, message
     model = ("--model", tiny_model, "--arch", "dense", "--objective", objective)
     result = moeir("finetune", *model, *sources, *options, "--output", tmp_path / "out")
     assert result.code == 2 and message in result.stderr
+
+
+CAME = "came:shared_layers=2,local_dim=8"
+
+
+def test_a_competitive_training_says_whether_to_compete_by_what_experts_gained_before_it(finetune, moeir, toy, tmp_path):
+    flags = (*dev_flags(toy), "--evaluate-every", 2, "--steps", 6, "--objective")
+    result, _, metrics = finetune(CAME, ("a",), *flags, "competitive:standardised=0.7")
+    names = [f"competition.{name}.nDCG@10" for name in ("lost", "difference", "low", "high")]
+    assert [line["step"] for line in metrics if set(names) <= line.keys()] == [4], "2 is the first, and from step 5 on they compete"
+    lost, difference, low, high = (metrics[3][name] for name in names)
+    words = f"where they lose a query, experts gain {difference:+.4f} nDCG@10 more than its owners, learning alike (95 %: {low:+.4f} to "
+    sentence = f"no advice: {words}{high:+.4f}), from {lost:g} lost queries, fewer than 30"
+    assert lost > 0 and sentence in result.stderr
+    assert f"out: {sentence}" in moeir("report", "--training", tmp_path / "out").stdout
+    assert moeir("report", "--training", tmp_path / "out", "--output", tmp_path / "page.html").code == 0
+    assert sentence in (tmp_path / "page.html").read_text()
+    result, _, metrics = finetune(CAME, ("a",), *flags, "competitive:standardised=0", name="at-once")
+    assert not any(name in line for line in metrics for name in names)
+    assert "whether to compete is not known: it needs two evaluations of --dev-queries before it begins" in result.stderr
+    result, _, _ = finetune(CAME, ("a",), *flags, "contrastive", name="contrastive")
+    assert "to compete" not in result.stderr + moeir("report", "--training", tmp_path / "contrastive").stdout
+
+
+def test_the_gains_of_a_training_are_those_of_its_runs_also_if_it_resumes(tmp_path):
+    from moeir.analysis.competition import analyze_competition
+    from moeir.training.dev_sets import CompetitionWatch, DevSet
+    from tests.analysis.test_competition import QRELS, draw_runs
+
+    first, second = (draw_runs(seed) | {"fused": draw_runs(9)["one"]} for seed in (1, 2))
+    dev = DevSet({}, {}, QRELS, "RR@10", 2)
+    for step, runs in ((2, first), (4, second), (2, first)):  # killed before the state of step 2 was saved: it is evaluated again
+        CompetitionWatch(tmp_path, 2, 6).compare(step, runs, dev)
+    row = analyze_competition(*({name: run for name, run in runs.items() if name != "fused"} for runs in (first, second)), QRELS, "RR@10")
+    expected = dict(zip(row.columns, row.rows[-1], strict=True))
+    for _ in range(2):
+        gains = CompetitionWatch(tmp_path, 2, 6).compare(6, second, dev)
+        assert gains == {f"competition.{name}.RR@10": expected[name] for name in ("lost", "difference", "low", "high")}
+    assert CompetitionWatch(tmp_path, 2, 6).compare(8, second, dev) == {}
+    assert CompetitionWatch(tmp_path, 2, 6).compare(4, {"fused": second["fused"], "one": second["one"]}, dev) == {}
+
+
+def test_shares_by_learnability_train_and_have_no_loss_on_a_development_set(finetune, moeir, shop, toy, tiny_model_with_head, tmp_path):
+    objective = ("--objective", "competitive:standardised=0.5,shares=learnability,temperature=0.001")
+    _, _, metrics = finetune(CAME, ("a", "b"), "--epochs", 4, *objective)
+    assert metrics[0]["share.lexical"] == metrics[0]["share.global"] == pytest.approx(1 / 3), "nothing is known yet"
+    assert max(abs(line["share.lexical"] - 1 / 3) for line in metrics) > 0.01
+    sources = ("--train", shop / "a.jsonl", "--corpus", toy / "corpus.jsonl", "--queries", toy / "train-queries.jsonl")
+    command = ("finetune", "--model", tiny_model_with_head, "--arch", CAME, *sources, *dev_flags(toy), *objective, "--dev-measure", "loss")
+    refused = moeir(*command, "--output", tmp_path / "loss")
+    assert refused.code == 2 and "goes by how fast losses fall in training; name a measure, such as nDCG@10" in refused.stderr

@@ -65,7 +65,9 @@ def analyze_competition(
     rows = [[name, len(queries), *compare_gains(*samples, range(len(before)) if name == ALL else [row])] for row, name in enumerate(names)]
     ranks, losses = (np.concatenate(parts, axis=1) for parts in zip(*masses, strict=True))
     mass = ", ".join(f"{temperature:g}: {loss_mass(ranks, losses, temperature):.2f}" for temperature in TEMPERATURES)
-    notes = [f"loss that competition keeps, by temperature (all alike: 1.00): {mass}", advise(measure, rows[-1][2], *rows[-1][-3:])]
+    sentence = advise(measure, rows[-1][2], *rows[-1][-3:])
+    rows = [[None if cell in (math.inf, -math.inf) else cell for cell in row] for row in rows]  # of fewer than two lost queries
+    notes = [f"loss that competition keeps, by temperature (all alike: 1.00): {mass}", sentence]
     return AnalysisResult(COLUMNS, rows, notes=notes)
 
 
@@ -75,7 +77,8 @@ def measure_gains(before: Mapping[str, Run], after: Mapping[str, Run], qrels: Qr
         row: Sequence[Any] = analyze_competition(before, after, qrels, measure).rows[-1]
     except DataError:
         return {}
-    return {f"{GAINS}.{name}.{measure}": float(value) for name, value in zip(COLUMNS, row, strict=True) if name in FOR_ADVICE}
+    numbers = {name: value for name, value in zip(COLUMNS, row, strict=True) if name in FOR_ADVICE}
+    return {} if None in numbers.values() else {f"{GAINS}.{name}.{measure}": float(value) for name, value in numbers.items()}
 
 
 def rank_experts(
@@ -134,7 +137,7 @@ def loss_mass(ranks: Floats, losses: Floats, temperature: float) -> float:
 
 def advise(measure: str, lost: float, difference: float, low: float, high: float) -> str:
     """One sentence: compete or do not."""
-    words = f"where they lose a query, experts gain {difference:+.4f} {measure} more than its owners, learning alike"
+    words = f"learning alike, experts gain {difference:+.4f} {measure} on queries they lose, less what the owners gain"
     words += f" (95 %: {low:+.4f} to {high:+.4f})"
     if lost < FEWEST_QUERIES:
         return f"no advice: {words}, from {lost:g} lost queries, fewer than {FEWEST_QUERIES}"

@@ -123,12 +123,10 @@ def test_the_sentence_is_do_not_compete_where_losers_learn_most_and_the_reverse_
     qrels = {f"q{one}": {f"d{one % 40}": 1} for one in range(200)}
     before = draw_runs(5, [3.0, 0.5, 0.5], qrels=qrels)
     losers_learn = analyze_competition(before, draw_runs(6, [3.0, 3.0, 3.0], qrels=qrels), qrels, "nDCG@10")
-    assert losers_learn.rows[-1][8] > 0 and losers_learn.notes[1].startswith("do not compete: where they lose a query, experts gain +")
+    assert losers_learn.rows[-1][8] > 0 and losers_learn.notes[1].startswith("do not compete: learning alike, experts gain +")
     before = draw_runs(5, [2.0, 0.5, 0.5], qrels=qrels)
     owner_learns = analyze_competition(before, draw_runs(6, [6.0, 0.5, 0.5], qrels=qrels), qrels, "nDCG@10")
-    assert owner_learns.rows[-1][9] < 0 and owner_learns.notes[1].startswith(
-        "competition may help: where they lose a query, experts gain -"
-    )
+    assert owner_learns.rows[-1][9] < 0 and owner_learns.notes[1].startswith("competition may help: learning alike, experts gain -")
     alike = analyze_competition(before, draw_runs(6, [2.0, 0.5, 0.5], qrels=qrels), qrels, "nDCG@10")
     assert alike.notes[1].startswith("undecided: ")
     few = {query: qrels[query] for query in list(qrels)[:10]}
@@ -163,3 +161,15 @@ def test_what_is_no_comparison_is_refused():
     same = {name: before["one"] for name in EXPERTS}
     with pytest.raises(DataError, match="no expert loses a query"):
         analyze_competition(same, same, QRELS, "nDCG@10")
+
+
+def test_an_expert_that_loses_one_query_has_no_interval():
+    qrels = {"p": {"d0": 1}, "q": {"d1": 1}}
+    lists = {"best": {"p": "d0", "q": "d1"}, "worse": {"p": "d5", "q": "d1"}}
+    runs = {
+        name: Run.from_hits({query: {d: 2.0 if d == tops[query] else 1.0 / (1 + int(d[1:])) for d in DOCUMENTS} for query in qrels})
+        for name, tops in lists.items()
+    }
+    rows = {row[0]: row for row in analyze_competition(runs, runs, qrels, "RR@10").rows}
+    assert rows["worse"][2] == 1 and rows["worse"][8:] == [None, None] and rows["best"][2] == 0
+    assert competition.measure_gains(runs, runs, qrels, "RR@10") == {}

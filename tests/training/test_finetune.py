@@ -180,8 +180,8 @@ def test_a_competitive_training_says_whether_to_compete_by_what_experts_gained_b
     names = [f"competition.{name}.nDCG@10" for name in ("lost", "difference", "low", "high")]
     assert [line["step"] for line in metrics if set(names) <= line.keys()] == [4], "2 is the first, and from step 5 on they compete"
     lost, difference, low, high = (metrics[3][name] for name in names)
-    words = f"where they lose a query, experts gain {difference:+.4f} nDCG@10 more than its owners, learning alike (95 %: {low:+.4f} to "
-    sentence = f"no advice: {words}{high:+.4f}), from {lost:g} lost queries, fewer than 30"
+    words = f"learning alike, experts gain {difference:+.4f} nDCG@10 on queries they lose, less what the owners gain (95 %: {low:+.4f} "
+    sentence = f"no advice: {words}to {high:+.4f}), from {lost:g} lost queries, fewer than 30"
     assert lost > 0 and sentence in result.stderr
     assert f"out: {sentence}" in moeir("report", "--training", tmp_path / "out").stdout
     assert moeir("report", "--training", tmp_path / "out", "--output", tmp_path / "page.html").code == 0

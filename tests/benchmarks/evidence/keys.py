@@ -53,8 +53,10 @@ def cut_vocabulary(model: Path, read: Iterable[str]) -> None:
     state["model"]["vocab"] = {names[row]: number for number, row in enumerate(rows)}
     for token in state["added_tokens"]:
         token["id"] = state["model"]["vocab"][token["content"]]
-    for part in state["post_processor"]["special_tokens"].values():
+    processor = state["post_processor"]  # of one of two forms
+    for part in processor.get("special_tokens", {}).values():
         part["ids"] = [state["model"]["vocab"][token] for token in part["tokens"]]
+    processor |= {name: [processor[name][0], state["model"]["vocab"][processor[name][0]]] for name in ("sep", "cls") if name in processor}
     (model / "tokenizer.json").write_text(json.dumps(state), encoding="utf-8")
     (model / "vocab.txt").write_text("".join(f"{names[row]}\n" for row in rows), encoding="utf-8")
     tensors = load_file(model / "model.safetensors")
@@ -126,7 +128,7 @@ def main() -> None:
     named = {kind: {f"{kind}-{number}": query for number, query in enumerate(drawn)} for kind, drawn in kinds.items()}
     for name, of_set in {"test": named["plain"] | named["key"], **named}.items():
         write_queries(folder, name, of_set)
-    for share in options.shares:
+    for share in dict.fromkeys(options.shares):
         plain = [one for one in queries if one[1] in trained]
         drawn = draw_queries(options.first + options.second, share, parts["train"], plain, keys, rng)
         for part, of_part in (("first", drawn[: options.first]), ("second", drawn[options.first :])):

@@ -4,8 +4,8 @@
 
 DOCSTRINGS_FOLDER was written by examples/docstrings.py, whose own division is not used: its test part is small. Modules are drawn until
 their queries are TEST, then DEV, of which DEV stay; of the queries of the others FIRST and SECOND train, one part each. Writes
-{first,second,dev,test}-queries.jsonl with {first,second,dev,test}.tsv, test-{description,name}.tsv, corpus.jsonl (all passages) and
-dev-corpus.jsonl (those that the queries of dev are judged on, and as many others).
+{first,second,dev,test}-queries.jsonl with {first,second,dev,test}.tsv, test-{description,name}.tsv, corpus.jsonl (all passages),
+training-corpus.jsonl (those of modules that train) and dev-corpus.jsonl (those that the queries of dev are judged on, and as many others).
 """
 
 import argparse
@@ -80,6 +80,9 @@ def main() -> None:
         of_kind = {one: judged[one] for one in ids["test"] if queries[one]["kind"] == kind}
         qrels.write_qrels(of_kind, options.output / f"test-{kind}.tsv")
     texts.write_texts(passages.values(), options.output / "corpus.jsonl")
+    trains = {module for module, part in part_of.items() if part == "train"}
+    training = [passage for passage in passages.values() if name_module(passage.text) in trains]
+    texts.write_texts(training, options.output / "training-corpus.jsonl")
     develop = {passage for query in ids["dev"] for passage in judged[query]}
     rest = [name for name in passages if name not in develop]
     dev_passages = develop | set(rng.sample(rest, min(len(develop), len(rest))))

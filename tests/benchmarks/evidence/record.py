@@ -32,7 +32,7 @@ from moeir.artifacts import manifests
 from moeir.evaluation import measures
 from moeir.records import qrels, runs
 
-SUMS = ("fused", "calibrated", "sumrr", "with-bm25", "bm25")  # runs that are no experts
+SUMS = ("fused", "calibrated", "sumrr", "normsum", "with-bm25", "bm25")  # runs that are no experts
 MEASURES = ("nDCG@10", "RR@10", "R@100")
 PATHS = {"model", "train", "corpus", "queries", "dataset", "dev-queries", "dev-qrels", "dev-corpus", "dev-run", "cache", "config", "output"}
 

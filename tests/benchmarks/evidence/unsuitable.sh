@@ -38,7 +38,7 @@ prepare() {
   [ -s data/docstrings/test.qrels ] || $PYTHON "$here/../../../examples/docstrings.py" data/docstrings ${LIBRARY:+"$LIBRARY"}
   # shellcheck disable=SC2086
   [ -s data/model/vocab.txt ] || $PYTHON "$here/keys.py" data/docstrings "$model" data --tested "$TESTED" --test "$TEST" --first "$FIRST" \
-    --second "$SECOND" --shares $SHARES --layers "$LAYERS"
+    --second "$SECOND" --shares 0 $SHARES --layers "$LAYERS"
 }
 
 run_row() { # ARM-SHARE-SEED

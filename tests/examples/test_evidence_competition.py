@@ -1,0 +1,141 @@
+"""The scripts on when competition helps run whole at toy size; what their programs write and compute."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+
+from moeir.records import qrels, texts
+from tests.examples.shell import CommandServer, run_program
+from tests.examples.test_evidence import FOLDER, read_rows, run, run_whole
+from tests.test_evidence_tables import load_program
+
+
+def test_unsuitable_queries(articles: Path, tiny_model: Path, server: CommandServer, tmp_path: Path) -> None:
+    results, work = tmp_path / "results", tmp_path / "work"
+    sources = Path(subprocess.__file__).parent / "email"
+    messages = run_whole("unsuitable.sh", server, articles, work, tiny_model, times=2, RESULTS=results, LIBRARY=sources)
+    rows = read_rows(results, "unsuitable-toy-custom")
+    arms = {f"{arm}-60-1" for arm in ("start", "standardised", "competitive", "loss", "permuted", "learnability")}
+    assert rows.keys() == arms | {f"{arm}-wide-1" for arm in ("start", "standardised", "competitive")}
+    assert messages.count("is recorded") == 9, "all rows but prepare"
+    row = rows["learnability-60-1"]
+    assert "shares=learnability,temperature=0.1" in row["trainings"][""]["settings"]["objective"]
+    assert row["scores"]["key"].keys() == {"lexical", "local", "global", "fused", "sumrr", "documents"}
+    sizes = {name: of_set["questions"] for name, of_set in row["sets"].items()}
+    assert sizes["test"] == sizes["plain"] + sizes["key"] > 0
+    starts = [rows[f"{arm}-60-1"]["trainings"][""]["sources"]["model"] for arm in ("standardised", "permuted")]
+    assert starts[0] == starts[1] != rows["standardised-wide-1"]["trainings"][""]["sources"]["model"]
+    training, tested = (set(texts.read_texts_by_id(work / "data" / name)) for name in ("corpus.jsonl", "test-corpus.jsonl"))
+    assert training and tested and not training & tested
+    passages = texts.read_texts_by_id(work / "data/test-corpus.jsonl")
+    keys = texts.read_texts_by_id(work / "data/key-queries.jsonl")
+    for query, grades in qrels.read_qrels(work / "data/key.tsv").items():
+        (passage,) = grades
+        assert passages[passage].text.startswith(f"{keys[query].text}. ")
+    refused = run("unsuitable.sh", server, articles, work, tiny_model, "best-60-1", RESULTS=results)
+    assert refused.returncode == 2 and refused.stderr.startswith("best-60-1: no such row; expected prepare, or start, ")
+
+
+def test_a_cut_vocabulary_reads_the_same_texts_with_the_same_vectors(tiny_model: Path, tmp_path: Path) -> None:
+    read = ["owls hunt mice", "unheardof words"]
+    load_program("cut_layers").cut_layers(tiny_model, tmp_path / "cut", 2)
+    load_program("keys").cut_vocabulary(tmp_path / "cut", read)
+    old, new = (Tokenizer.from_file(str(folder / "tokenizer.json")) for folder in (tiny_model, tmp_path / "cut"))
+    name = "embeddings.word_embeddings.weight"
+    rows, cut = (next(tensor for one, tensor in load_file(folder / "model.safetensors").items() if one.endswith(name))
+                 for folder in (tiny_model, tmp_path / "cut"))  # fmt: skip
+    assert len(cut) == new.get_vocab_size() < old.get_vocab_size()
+    for text in read:
+        whole, part = old.encode(text), new.encode(text)
+        assert whole.tokens == part.tokens
+        assert np.array_equal(rows[whole.ids], cut[part.ids])
+
+
+def test_summed_losses_and_raw_scores(articles: Path, tiny_model: Path, server: CommandServer, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    run_whole("confound.sh", server, articles, tmp_path / "work", tiny_model, RESULTS=results)
+    rows = read_rows(results, "confound-toy")
+    assert rows.keys() == {"bm25", "start", "gate", "summed-2", "averaged-2", "competitive-2"}
+    objectives = {name: rows[f"{name}-2"]["trainings"][""]["settings"]["objective"] for name in ("summed", "averaged", "competitive")}
+    assert "standardised=1,normalise_standardised=false," in objectives["summed"] and "flops_document=5e-3" in objectives["summed"]
+    assert objectives["averaged"] == objectives["summed"].replace("false", "true")
+    assert {"fused", "sumrr", "normsum", "calibrated"} <= rows["summed-2"]["scores"]["description"].keys()
+    pool = set(texts.read_texts_by_id(tmp_path / "work/data/training-corpus.jsonl"))
+    tested = qrels.read_qrels(tmp_path / "work/data/test.tsv")
+    assert pool and not pool & {document for grades in tested.values() for document in grades}
+    mined = (tmp_path / "work/data/second.jsonl").read_text()
+    assert not any(f'"{document}"' in mined for grades in tested.values() for document in grades)
+
+
+def test_more_steps(articles: Path, tiny_model: Path, server: CommandServer, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    run_whole("slower.sh", server, articles, tmp_path / "work", tiny_model, RESULTS=results)
+    assert read_rows(results, "slower-toy").keys() == {"bm25", "start", "gate", "standardised-2", "competitive-2", "permuted-2"}
+
+
+def test_unnamed_positives(articles: Path, tiny_model: Path, server: CommandServer, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    run_whole("unnamed.sh", server, articles, tmp_path / "work", tiny_model, RESULTS=results)
+    rows = read_rows(results, "unnamed-toy")
+    assert rows.keys() == {"bm25", "start-50-1", "standardised-50-1", "competitive-50-1"}
+
+
+def test_the_pool_has_a_share_of_the_unnamed_positives_and_no_answer_of_a_test_question(tmp_path: Path) -> None:
+    folder = tmp_path / "medquad"
+    (folder / "qrels").mkdir(parents=True)
+    texts.write_texts([texts.Text(f"a{number}", f"answer {number}") for number in range(60)], folder / "corpus.jsonl.gz")
+    texts.write_texts([texts.Text(f"q{number}", f"what is {number // 3}?") for number in range(45)], folder / "queries.jsonl.gz")
+    qrels.write_qrels({f"q{number}": {f"a{number}": 1} for number in range(30)}, folder / "qrels/train.tsv.gz")
+    qrels.write_qrels({f"q{number}": {f"a{number}": 1} for number in range(30, 45)}, folder / "qrels/dev.tsv.gz")
+    sizes = ("--test", 5, "--first", 4, "--second", 6, "--others", 10)
+    assert run_program("unnamed.py", folder, tmp_path / "data", *sizes, folder=FOLDER).code == 0
+    parts = {part: qrels.read_qrels(tmp_path / f"data/{part}.tsv") for part in ("test", "first", "second")}
+    assert [len(grades) for grades in parts["test"].values()] == [3] * 5
+    named = {document for part in ("first", "second") for grades in parts[part].values() for document in grades}
+    tested = {document for grades in parts["test"].values() for document in grades}
+    pools = {share: set(texts.read_texts_by_id(tmp_path / f"data/pool-{share}.jsonl")) for share in (0, 50)}
+    corpus = set(texts.read_texts_by_id(tmp_path / "data/corpus.jsonl"))
+    assert len(named) == 10 and len(corpus) == 55 and pools[0] < pools[50] < corpus
+    assert all(named <= pool and not tested & pool for pool in pools.values())
+    assert len(pools[0]) == 20 and len(pools[50]) == 30, "of 20 unnamed answers none or ten"
+
+
+def test_the_router(articles: Path, tiny_model: Path, server: CommandServer, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    messages = run_whole("router.sh", server, articles, tmp_path / "work", tiny_model, times=2, RESULTS=results)
+    assert messages.count("is recorded") == 2
+    for row in ("docstrings", "squad"):
+        header, *lines = [line.split("\t") for line in (results / f"router-toy-{row}.tsv").read_text().splitlines()]
+        assert header[:4] == ["what", "experts", "p50 ms", "nDCG@10"] and len(lines) == 15 + 4 + 2
+        values = {line[0]: line for line in lines}
+        assert values["lexical+local"][1:3] == ["2.00", "7.00"] or values["local+lexical"][1:3] == ["2.00", "7.00"]
+        assert float(values["oracle"][3]) >= max(float(line[3]) for line in lines[:-1])
+        everything = next(line for line in lines if line[1] == "4.00")
+        assert everything[6] == "0.0000" and float(values["router at 1"][1]) <= 4
+
+
+def test_a_router_takes_the_expert_that_a_fact_of_the_query_points_to() -> None:
+    router: Any = load_program("router")
+    rng = np.random.default_rng(1)
+    kind = rng.integers(0, 2, 400)
+    features = np.stack([np.ones(400), kind + 0.1 * rng.normal(size=400), rng.normal(size=400)], axis=1)
+    values = np.stack([np.where(kind, 0.9, 0.2), np.where(kind, 0.3, 0.8), np.full(400, 0.7)])  # two experts, and both
+    sizes = np.array([1.0, 1.0, 2.0])
+    predicted = router.cross_fit(features, values, 1.0, 5)
+    chosen = router.choose(predicted, sizes, 0.0)
+    assert (chosen == 1 - kind).mean() > 0.97
+    cheap = router.choose(predicted, sizes, router.find_price(predicted, sizes, 1.0))
+    assert sizes[cheap].mean() == 1
+    both = np.stack([np.where(kind, 0.9, 0.2), np.where(kind, 0.3, 0.8), np.full(400, 0.95)])
+    predicted = router.cross_fit(features, both, 1.0, 5)
+    prices = [router.find_price(predicted, sizes, budget) for budget in (1.0, 1.5, 2.0)]
+    spent = [sizes[router.choose(predicted, sizes, price)].mean() for price in prices]
+    assert spent[0] <= 1 and spent[1] <= 1.5 and 1.5 < spent[2] <= 2 and prices[0] >= prices[1] >= prices[2] == 0
+    seen = np.arange(400) % 5 != 0
+    weights = router.fit_ridge(features[seen], values[:, seen], 1.0)
+    assert router.cross_fit(features, values, 1.0, 5)[:, ~seen] == pytest.approx((features[~seen] @ weights).T)

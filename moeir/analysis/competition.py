@@ -38,8 +38,8 @@ def analyze_competition(
     notes the loss that competition keeps at several temperatures, and a sentence.
 
     `before` and `after` hold each expert's run before and after training without competition. Who loses and who owns is decided as in a
-    training: by ranks (CAME eq. 11) among the first positive and `negatives` of the first `last` documents of all lists, of one half of all
-    documents. `measure` is of the lists without that half, but for relevant documents. Each half decides once and measures once.
+    training: by ranks (CAME eq. 11) among the best judged positive and `negatives` of the first `last` documents of all lists, of one half
+    of all documents. `measure` is of the lists without that half, but for relevant documents. Each half decides once and measures once.
     """
     if set(before) != set(after) or len(before) < 2:
         found = f"{', '.join(before)} before, {', '.join(after)} after"
@@ -84,19 +84,20 @@ def measure_gains(before: Mapping[str, Run], after: Mapping[str, Run], qrels: Qr
 def rank_experts(
     runs: Mapping[str, Run], qrels: Qrels, queries: Sequence[str], half: int, negatives: int, last: int, seed: int
 ) -> tuple[Floats, Floats, Bools]:
-    """Each expert's rank of each query's first positive among candidates, and its contrastive loss [E, Q]; which queries count [Q]."""
+    """Each expert's rank of each query's best positive among candidates, and its contrastive loss [E, Q]; which queries count [Q]."""
     ranks, losses = np.ones((len(runs), len(queries))), np.zeros((len(runs), len(queries)))
     counts = np.zeros(len(queries), dtype=bool)
     for column, query in enumerate(queries):
         grades = qrels[query]
         relevant = {document for document, grade in grades.items() if grade > 0}
         pool = pool_negatives(runs, query, relevant, lambda hits, positives: band(hits, positives, last=last))
-        drawn = sorted(document for document in pool if half_of(document, seed) == half)
+        drawn = sorted(document for document in pool if _number(document, seed) & 1 == half)
         candidates = [max(relevant, key=lambda one: (grades[one], one)), *sorted(drawn, key=lambda one: _number(one, seed))[:negatives]]
         counts[column] = len(candidates) > 1
         for row, run in enumerate(runs.values()):
             hits = dict(run.hits(query))
-            missing = min(hits.values(), default=0.0)  # as of the list's last document
+            lowest = min(hits.values(), default=0.0)
+            missing = lowest if len(hits) >= run.list_depth else min(lowest, 0.0)  # as in fusion
             scores = np.array([hits.get(document, missing) for document in candidates], dtype=np.float64)
             ranks[row, column] = 1 + (scores[1:] > scores[0]).sum() + (scores[1:] == scores[0]).sum() / 2
             losses[row, column] = scipy.special.logsumexp(scores) - scores[0]
@@ -148,24 +149,19 @@ def advise(measure: str, lost: float, difference: float, low: float, high: float
     return f"undecided: {words}; more queries would tell"
 
 
-def half_of(document: str, seed: int) -> int:
-    """0 or 1, by the document's id and the seed alone."""
-    return _number(document, seed) & 1
-
-
 def _number(document: str, seed: int) -> int:
+    """By the document's id and the seed alone; its last bit is the half of the document."""
     return int.from_bytes(hashlib.blake2b(f"{seed} {document}".encode(), digest_size=8).digest())
 
 
 def _measure_half(run: Run, qrels: Qrels, queries: Sequence[str], half: int, measure: str, seed: int) -> Floats:
     """The measure of each query on a run without the documents of the other half that are not relevant [Q]."""
-    in_half = np.array([half_of(document, seed) == half for document in run.document_ids], dtype=bool)
+    in_half = np.array([_number(document, seed) & 1 == half for document in run.document_ids], dtype=bool)
     mask = in_half[run.documents] if len(in_half) else np.zeros(0, dtype=bool)
-    for query in queries:
-        if (row := run.query_rows.get(query)) is not None:
-            first, end = int(run.starts[row]), int(run.starts[row + 1])
-            for hit in range(first, end):
-                mask[hit] |= qrels[query].get(run.document_ids[run.documents[hit]], 0) > 0
+    codes = {document: code for code, document in enumerate(run.document_ids)}
+    for query in (query for query in queries if query in run.query_rows):
+        own = slice(*run.starts[run.query_rows[query] :][:2])
+        mask[own] |= np.isin(run.documents[own], [codes[one] for one, grade in qrels[query].items() if grade > 0 and one in codes])
     starts = np.concatenate([[0], np.cumsum(mask)])[run.starts]
     parsed = measures.parse_measure(measure)
     half_run = replace(run, starts=starts, documents=run.documents[mask], scores=run.scores[mask])

@@ -71,8 +71,8 @@ class EncodedBatch:
 
     `ignore_mask` [Q, N] marks other queries' documents that are known positives of the query; `teacher_scores` [Q, 1 + n] has a teacher's
     scores of each query's own documents, if there is a teacher. `shorter` has, for each dimension in which dense experts are trained
-    besides their whole one, their representations of queries and of documents; `loss_weights` the weights of these losses, if not 1. `kinds`
-    [Q] numbers the kind of each query, and `speed` has how fast each kind's losses fell so far.
+    besides their whole one, their representations of queries and of documents; `loss_weights` the weights of these losses, if not 1.
+    `kinds` [Q] numbers the kind of each query, and `speed` has how fast each kind's losses fell so far.
     """
 
     queries: EncoderOutput

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
-import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from moeir.artifacts import atomic_write, manifests
 from moeir.artifacts.unfinished import TRAINING_STATE
@@ -18,8 +18,9 @@ from moeir.backbones.layers import list_frozen
 from moeir.errors import ArtifactError
 
 STATE_FILE = TRAINING_STATE.name
-WEIGHTS_FILE, OBJECTIVE_FILE = "weights.safetensors", "objective.safetensors"
-NOTHING: Mapping[str, Tensor] = MappingProxyType({})
+WEIGHTS_FILE, OBJECTIVE = "weights.safetensors", "objective"
+Tensors: TypeAlias = Mapping[str, Tensor]
+NOTHING: Tensors = MappingProxyType({})
 
 
 @dataclass
@@ -58,18 +59,14 @@ class TrainingState:
     processes: int | None = None
 
 
-def save_state(
-    folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer, state: TrainingState, of_objective: Mapping[str, Tensor] = NOTHING
-) -> None:
+def save_state(folder: Path, model: nn.Module, optimiser: Optimizer, state: TrainingState, of_objective: Tensors = NOTHING) -> None:
     """Replace the saved state in `folder` atomically."""
     _replace_state(folder, model, asdict(state), optimiser, of_objective)
 
 
-def load_state(
-    folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer, of_objective: Mapping[str, Tensor] = NOTHING
-) -> TrainingState:
-    """Load what `save_state` wrote into model, optimiser and the tensors of the objective; an empty folder means step 0. ArtifactError if a
-    byte of it has changed."""
+def load_state(folder: Path, model: nn.Module, optimiser: Optimizer, of_objective: Tensors = NOTHING) -> TrainingState:
+    """Load what `save_state` wrote into model, optimiser and an objective's tensors; an empty folder means step 0. ArtifactError if a byte
+    has changed."""
     if not (folder / STATE_FILE).exists():
         return TrainingState(0, 0)
     state = _read_state(folder)
@@ -77,11 +74,11 @@ def load_state(
     moments: dict[int, dict[str, Tensor]] = {}
     for key, value in read_tensors(folder / "optimiser.safetensors").items():
         number, name = key.split(".", 1)
-        moments.setdefault(int(number), {})[name] = value
+        if number == OBJECTIVE:
+            of_objective[name].copy_(value)
+        else:
+            moments.setdefault(int(number), {})[name] = value
     optimiser.load_state_dict(optimiser.state_dict() | {"state": moments})
-    saved = read_tensors(folder / OBJECTIVE_FILE) if of_objective else {}
-    for name, tensor in of_objective.items():
-        tensor.copy_(saved[name])
     return TrainingState(state["step"], state["metrics_bytes"], BestTracker(**state["best"]), processes=state["processes"])
 
 
@@ -129,11 +126,7 @@ def _read_state(folder: Path) -> dict[str, Any]:
 
 
 def _replace_state(
-    folder: Path,
-    model: nn.Module,
-    state: dict[str, Any],
-    optimiser: torch.optim.Optimizer | None = None,
-    of_objective: Mapping[str, Tensor] = NOTHING,
+    folder: Path, model: nn.Module, state: dict[str, Any], optimiser: Optimizer | None = None, of_objective: Tensors = NOTHING
 ) -> None:
     temporary = folder.with_name(folder.name + ".new")
     atomic_write.make_folder(temporary)
@@ -141,9 +134,8 @@ def _replace_state(
     if optimiser is not None:
         states = optimiser.state_dict()["state"].items()
         moments = {f"{number}.{name}": value for number, values in states for name, value in values.items()}
+        moments |= {f"{OBJECTIVE}.{name}": value for name, value in of_objective.items()}
         write_tensors({name: value.cpu().contiguous() for name, value in moments.items()}, temporary / "optimiser.safetensors")
-    if of_objective:
-        write_tensors({name: value.contiguous() for name, value in of_objective.items()}, temporary / OBJECTIVE_FILE)
     files = sorted(temporary.glob("*.safetensors"))
     entries = {file.name: entry for file, entry in zip(files, manifests.compute_checksums(files), strict=True)}
     atomic_write.write_text_atomically(temporary / STATE_FILE, manifests.serialize_manifest(state | {"files": entries}))

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import IO, Any, Protocol
 
 import torch
@@ -118,7 +117,7 @@ def train(
     process_group: ProcessGroup = SINGLE_PROCESS,
     log_every: int | None = None,
     checkpoint: tuple[int, Callable[[int], None]] | None = None,
-    objective_state: Mapping[str, Tensor] = MappingProxyType({}),
+    objective_state: Mapping[str, Tensor] = resume_state.NOTHING,
 ) -> dict[str, Any]:
     """Train in place; `folder` gets `metrics.jsonl` and, while training, `resume/`. Returns the counts for the manifest.
 

@@ -140,7 +140,7 @@ def test_a_killed_training_goes_on_with_the_same_speeds_to_the_same_bytes(at, da
 def test_a_damaged_state_of_the_speeds_is_refused(learn, tmp_path):
     with pytest.raises(Killed):
         learn(tmp_path, 4)
-    file = tmp_path / RESUME / STATE_FOLDER / "objective.safetensors"
+    file = tmp_path / RESUME / STATE_FOLDER / "optimiser.safetensors"
     file.write_bytes(file.read_bytes()[:-1] + b"x")
-    with pytest.raises(ArtifactError, match=r"objective\.safetensors: damaged"):
+    with pytest.raises(ArtifactError, match=r"optimiser\.safetensors: damaged"):
         learn(tmp_path)

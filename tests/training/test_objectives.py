@@ -11,6 +11,7 @@ from moeir.representations.dense import Dense
 from moeir.representations.multivector import MultiVector
 from moeir.representations.sparse import Sparse
 from moeir.training import objectives
+from moeir.training.competition import LearningSpeed
 from moeir.training.regularizers import RegularizerWeights
 from tests.oracles import training as oracles
 
@@ -154,7 +155,8 @@ def scored_batch(rows_by_expert, *, step=0, steps=1, ignored=()):
         mask[query, document] = True
     sides = (EncoderOutput({name: Dense(torch.eye(queries).requires_grad_()) for name in scores}),
              EncoderOutput({name: Dense(rows.T.contiguous()) for name, rows in scores.items()}))  # fmt: skip
-    return objectives.EncodedBatch(*sides, mask, step, steps)
+    kinds, speed = torch.zeros(queries, dtype=torch.int64), LearningSpeed(1, len(scores))
+    return objectives.EncodedBatch(*sides, mask, step, steps, kinds=kinds, speed=speed)
 
 
 def shares_of(toy_batch, **options):

@@ -181,5 +181,6 @@ def test_a_device_keeps_every_token_that_its_rounding_may_have_put_behind_anothe
     documents = torch.stack([nearer, farther]).half()[None]
     approximate = (documents.float() @ query.T)[0, :, 0]
     assert approximate[1] > approximate[0] + 2.0**-9, "float32 has them in the wrong order"
-    scores = MaxSim.open(tmp_path / "index")._exact_pair_scores(query[None], torch.tensor([0]), documents, torch.ones(1, 2, dtype=torch.bool))
+    index, mask = MaxSim.open(tmp_path / "index"), torch.ones(1, 2, dtype=torch.bool)
+    scores = index._exact_pair_scores(query[None], torch.tensor([0]), documents, mask)
     assert scores.tolist() == [small * 2.0**-25]

@@ -22,10 +22,12 @@ from moeir.mixtures.adapters import AdaptedLinear
 FOLDER, CONFIG_FILE, WEIGHTS_FILE = "adapters", "adapter_config.json", "adapter_model.safetensors"
 TRUNK_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _WEIGHT = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
-_UNSUPPORTED = (  # of adapter_config.json: what changes the formula, if it is set
-    *("use_dora", "fan_in_fan_out", "modules_to_save", "rank_pattern", "alpha_pattern", "layer_replication", "lora_bias", "use_qalora"),
-    *("trainable_token_indices", "target_parameters", "arrow_config", "alora_invocation_tokens"),
-)
+_READ = {"base_model_name_or_path", "revision", "r", "lora_alpha", "lora_dropout", "use_rslora"}  # of adapter_config.json
+_HARMLESS = {  # which maps have an adapter, the tensors say
+    *("auto_mapping", "exclude_modules", "inference_mode", "layers_pattern", "layers_to_transform", "megatron_core", "peft_version"),
+    *("qalora_group_size", "runtime_config", "target_modules", "task_type"),
+}
+_EXPECTED = {"peft_type": ("LORA",), "bias": ("none",), "init_lora_weights": (True, "gaussian", "orthogonal")}  # of others, nothing
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,10 @@ def _checksum_trunk(folder: Path) -> dict[str, dict[str, Any]]:
 
 def open_trunk(checkpoint: Path, entry: Mapping[str, Any], *, verify: bool) -> tuple[Trunk, Path]:
     """The trunk that moeir.json of a checkpoint names, and its folder; ArtifactError if it is gone or, to `verify`, another one."""
+    types = {"model": str, "revision": str | None, "backbone": str, "dtype": str, "files": dict}
+    is_whole = isinstance(entry, dict) and entry.keys() == types.keys() and all(isinstance(entry[key], kind) for key, kind in types.items())
+    if not is_whole or entry["dtype"] not in TRUNK_DTYPES:
+        raise ArtifactError(f"{checkpoint}/moeir.json: damaged: not what moeir writes of a trunk; make the checkpoint again")
     revision, expected = entry["revision"], entry["files"]
     folder = Path(entry["model"]) if revision else (checkpoint / entry["model"]).resolve()
     if revision:
@@ -139,11 +145,9 @@ def read_adapter(folder: Path) -> PeftAdapter:
     """Read an adapter in PEFT's layout; ArtifactError for one with more than the low-rank update of linear maps."""
     source = folder / CONFIG_FILE
     config = read_json_object(source)
-    named = {name: config[name] for name in _UNSUPPORTED if config.get(name)}
-    named |= {name: config.get(name) for name, value in (("peft_type", "LORA"), ("bias", "none")) if config.get(name, value) != value}
-    if named:
-        name, value = next(iter(named.items()))
-        raise ArtifactError(f"{source}: {name} is {value!r}; moeir reads low-rank updates (LORA) alone, of linear maps, without biases")
+    for name, value in config.items():
+        if value and (value not in _EXPECTED[name] if name in _EXPECTED else name not in _READ | _HARMLESS):
+            raise ArtifactError(f"{source}: {name} is {value!r}; moeir reads low-rank updates (LORA) alone, of linear maps, without biases")
     rank, alpha, dropout, base = (config.get(name) for name in ("r", "lora_alpha", "lora_dropout", "base_model_name_or_path"))
     if (
         not isinstance(rank, int)

@@ -274,7 +274,8 @@ class RetrievalModel:
         else:
             names = {"file_names": encoder.file_names, "has_head": encoder.vocabulary_head is not None}
             weights_io.write_model(folder, self.config, weights, hf_compatible=compatible, **names)
-        self.tokenizer.copy_files(folder, self.input_config.document_length if self.architecture.reads_pairs else None)
+        length = self.input_config.document_length if self.architecture.reads_pairs else None
+        self.tokenizer.copy_files(folder, length, None if self.trunk is None else weights_io.find_tokenizer_class(self.config))
         if is_dense:
             head = self.architecture.heads["global"]
             assert isinstance(head, PoolingHead)

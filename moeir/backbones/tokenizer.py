@@ -209,13 +209,15 @@ class TextTokenizer:
         entries |= {"do_lower_case": {"sha256": "true"}} if self._lower_cases else {}
         return manifests.digest_files({**entries, "tokenizers": {"sha256": tokenizers.__version__}})
 
-    def copy_files(self, folder: Path, max_length: int | None = None) -> None:
+    def copy_files(self, folder: Path, max_length: int | None = None, tokenizer_class: str | None = None) -> None:
         """Write the tokenizer files, as they were read, to a folder; `max_length` where other libraries look for the length of a
-        cross-encoder."""
+        cross-encoder, `tokenizer_class` where they look for the class in a folder without config.json, if the files do not name it."""
         for name, content in self._files.items():
             (folder / name).write_bytes(content)
-        if self._lower_cases or max_length is not None:
-            config = self._config | ({} if max_length is None else {"model_max_length": max_length})
+        settings = {"model_max_length": max_length, "tokenizer_class": self._config.get("tokenizer_class") or tokenizer_class}
+        settings = {key: value for key, value in settings.items() if value is not None and value != self._config.get(key)}
+        if self._lower_cases or settings:
+            config = self._config | settings
             (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         if not (folder / "tokenizer.json").exists():
             self._tokenizer.save(str(folder / "tokenizer.json"))

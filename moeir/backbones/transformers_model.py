@@ -25,6 +25,7 @@ from transformers.core_model_loading import revert_weight_conversion
 from transformers.initialization import no_init_weights
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.models.auto import modeling_auto as auto
+from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES as TOKENIZER_MAPPING_NAMES
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from moeir.backbones.families.weights_io import BACKBONE_KEY, FAMILIES, check_shapes, list_weight_files, read_header

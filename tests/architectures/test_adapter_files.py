@@ -154,6 +154,9 @@ def test_a_published_adapter_is_its_merged_weights(base, tmp_path, moeir, rslora
     ("config", "message"),
     [
         ({"use_dora": True}, "use_dora is True; moeir reads low-rank updates"),
+        ({"corda_config": {"x": 1}}, "corda_config is {'x': 1}"),
+        ({"init_lora_weights": "pissa"}, "init_lora_weights is 'pissa'"),
+        ({"of_tomorrow": 2}, "of_tomorrow is 2"),
         ({"bias": "lora_only"}, "bias is 'lora_only'"),
         ({"modules_to_save": ["pooler"]}, r"modules_to_save is \['pooler'\]"),
         ({"alpha_pattern": {"query": 3}}, "alpha_pattern is"),
@@ -208,6 +211,21 @@ def test_the_dtype_of_a_trunk_needs_adapters_and_stays(tiny_model, tmp_path):
     folder = save(build_any(tiny_model, "dense:adapters=4"), tmp_path / "saved")
     with pytest.raises(UsageError, match=r"--trunk-dtype bfloat16: .*saved keeps the one that it was trained with"):
         build_checkpoint(folder, None, RULES, trunk_dtype="bfloat16")
+
+
+@pytest.mark.parametrize("changes", [{"dtype": "int3"}, {"files": []}, {"model": None}, {"revision": 3}, {"more": 1}])
+def test_a_damaged_entry_of_the_trunk_is_one_line(tiny_model, tmp_path, changes):
+    file = save(build_any(tiny_model, "dense:adapters=4"), tmp_path / "saved") / "moeir.json"
+    metadata = json.loads(file.read_text())
+    file.write_text(json.dumps(metadata | {"trunk": metadata["trunk"] | changes}))
+    with pytest.raises(ArtifactError, match=r"moeir.json: damaged: not what moeir writes of a trunk"):
+        open_checkpoint(file.parent)
+
+
+def test_the_class_of_the_tokenizer_is_named_where_its_files_name_none(tiny_model, tmp_path):
+    """transformers would look for it in config.json, which the folder of an adapter has not."""
+    folder = save(build_any(tiny_model, "dense:adapters=4"), tmp_path / "saved")
+    assert json.loads((folder / "tokenizer_config.json").read_text())["tokenizer_class"] in ("BertTokenizer", "BertTokenizerFast")
 
 
 def test_damaged_files_are_refused_in_one_line(tiny_model_with_head, tmp_path):

@@ -114,6 +114,12 @@ def render_chat(template: str, messages: list[dict[str, str]], options: Mapping[
     return rendered
 
 
+def find_tokenizer_class(config: Mapping[str, Any]) -> str | None:
+    """The class of transformers that reads the tokenizer of a model with this config.json, if its own files name none."""
+    name: str | None = _import_transformers().TOKENIZER_MAPPING_NAMES.get(config.get("moeir_family", config.get("model_type")))
+    return name
+
+
 def parse_encoder_config(config: Mapping[str, Any], folder: Path) -> EncoderConfig:
     """The encoder configuration of a folder's config.json."""
     if uses_transformers(config):

@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PYTEST = $(BIN)/python -m pytest --numprocesses $(shell n=$$(nproc); echo $$((n < 8 ? n : 8))) --dist worksteal
+PYTEST = $(BIN)/python -m pytest --numprocesses $(shell n=$$(env -u OMP_NUM_THREADS nproc); echo $$((n < 8 ? n : 8))) --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes would compile the same modules
 export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false

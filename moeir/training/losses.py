@@ -81,10 +81,10 @@ class EncodedBatch:
     step: int
     steps: int
     teacher_scores: Tensor | None = None
-    kinds: Tensor | None = None
-    speed: LearningSpeed | None = None
     shorter: Mapping[int, tuple[Mapping[str, Dense], Mapping[str, Dense]]] = field(default_factory=dict)
     loss_weights: Mapping[int, float] = field(default_factory=dict)
+    kinds: Tensor | None = None
+    speed: LearningSpeed | None = None
 
     def weigh(self, losses_by_score: Mapping[str, Tensor]) -> list[Tensor]:
         """The loss of each score times its weight, which that of `global.64` has as one of a shorter vector."""

@@ -223,7 +223,8 @@ def validate_options(objective: Callable[[EncodedBatch], ObjectiveOutput], negat
     group = 1 + min(negatives, 1)
     query, documents = (EncoderOutput({"global": Dense(torch.ones(count, 1))}) for count in (1, group))
     kinds, speed = torch.zeros(1, dtype=torch.int64), competition.LearningSpeed(1, 1)
-    objective(EncodedBatch(query, documents, torch.zeros(1, group, dtype=torch.bool), 0, 1, torch.zeros(1, group), kinds, speed))
+    ignored, teacher = torch.zeros(1, group, dtype=torch.bool), torch.zeros(1, group)
+    objective(EncodedBatch(query, documents, ignored, 0, 1, teacher, kinds=kinds, speed=speed))
 
 
 def _own_documents_loss(batch: EncodedBatch, loss_function: Callable[[Tensor], Tensor]) -> ObjectiveOutput:

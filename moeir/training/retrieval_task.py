@@ -78,7 +78,7 @@ class RetrievalTask:
                 queries = self._encode_side(tokenized.queries, f"queries of step {step + 1}")
                 documents = self._encode_side(tokenized.documents, f"documents of step {step + 1}")
             kinds = tokenized.kinds
-            output = self.objective(EncodedBatch(queries, documents, ignored, step, self.steps, teacher, kinds, self.speed))
+            output = self.objective(EncodedBatch(queries, documents, ignored, step, self.steps, teacher, kinds=kinds, speed=self.speed))
         _check_output(output)
         return output.loss, output.metrics, tokenized.queries.total_tokens + tokenized.documents.total_tokens
 

@@ -68,7 +68,7 @@ def test_the_loss_is_weighed_by_the_speeds_before_the_batch_which_then_counts():
     for seed in range(8):
         numbers = make_leaves(seed)
         toy = batch(numbers, ignored=IGNORED)
-        toy = objectives.EncodedBatch(toy.queries, toy.documents, toy.ignore_mask, 0, 10, None, kinds, speed)
+        toy = objectives.EncodedBatch(toy.queries, toy.documents, toy.ignore_mask, 0, 10, None, kinds=kinds, speed=speed)
         output = objectives.competitive(toy, standardised=0.0, shares="learnability", temperature=0.002, regularizers=NO_FLOPS)
         losses = []
         for name in EXPERTS:

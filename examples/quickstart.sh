@@ -54,6 +54,7 @@ indexed() { # NAME: every expert's representation in one pass, and an index for 
 
 say "1/8  a collection from the sources of Python's standard library, queries of two kinds"
 [ -s data/test.qrels ] || "$python" "$root/examples/docstrings.py" data
+cut -d " " -f 3 data/train.qrels | sort -u > data/train-passages.txt  # of the modules that train: negatives are among them
 corpus=data/corpus.jsonl train=data/train-queries.jsonl dev=data/dev-queries.jsonl test=data/test-queries.jsonl
 
 say "2/8  BM25 and the untrained model: the lists to compare with, and negatives for training"
@@ -61,7 +62,7 @@ $MOEIR index --corpus $corpus --engine bm25:k1=0.9,b=0.4 --output index/bm25
 $MOEIR init --model "$MODEL" --arch dense:pooling=mean,normalise=true --query-length 32 --document-length "$LENGTH" --output checkpoint/untrained
 indexed untrained
 for name in bm25 untrained; do
-  $MOEIR search --index index/$name --queries $train --depth 100 --output runs/$name.train.trec
+  $MOEIR search --index index/$name --queries $train --filter-ids data/train-passages.txt --depth 100 --output runs/$name.train.trec
   $MOEIR search --index index/$name --queries $test --depth 100 --output runs/$name.trec
 done
 $MOEIR mine-negatives --run runs/bm25.train.trec --run runs/untrained.train.trec --qrels data/train.qrels --method band:first=0,last=50 \
@@ -79,7 +80,7 @@ learned first "$MODEL" train-untrained.jsonl 0.2 "$STEPS" --query-length 32 --do
 
 say "4/8  negatives from the union of the three experts' lists"
 indexed first
-$MOEIR search --index index/first --queries $train --depth 50 --output runs/first.train
+$MOEIR search --index index/first --queries $train --filter-ids data/train-passages.txt --depth 50 --output runs/first.train
 $MOEIR mine-negatives --run runs/first.train/lexical.trec --run runs/first.train/local.trec --run runs/first.train/global.trec \
   --qrels data/train.qrels --method band:first=0,last=50 --output train-mined.jsonl
 

@@ -1,5 +1,6 @@
 """Run the script behind `make demo` whole, with tiny weights and two steps."""
 
+import json
 import shutil
 import sysconfig
 from pathlib import Path
@@ -32,6 +33,11 @@ def test_the_quickstart_runs_from_text_to_table_and_once_more_for_nothing(server
     assert len(cells) == 2 and all(float(cell) > 0.3 for cell in (cells[0][1], *cells[1][1:])), "BM25 finds both kinds"
     page = (tmp_path / "demo" / "report.html").read_text(encoding="utf-8")
     assert "fused+bm25" in page and "default-src 'none'" in page
+    own = set((tmp_path / "demo" / "data" / "train-passages.txt").read_text(encoding="utf-8").split())
+    for name in ("train-untrained", "train-mined"):
+        examples = [json.loads(line) for line in (tmp_path / "demo" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+        negatives = {name for example in examples for name in example["negative_ids"]}
+        assert negatives and negatives <= own, "negatives are passages of modules that train"
     checkpoints = tmp_path / "demo" / "checkpoint"
     assert manifests.read_manifest(checkpoints / "second")["settings"]["skip-queries"] == 16, "those that the first training read"
     assert set(manifests.read_manifest(checkpoints / "calibrated")["counts"]["weights"]) == {"lexical", "local", "global"}

@@ -216,6 +216,24 @@ def t5_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def tiny_decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Qwen3 with a chat template for rerankers."""
+    import torch
+    import transformers
+
+    from tests.backbones.test_transformers_encoder import GROUPED
+    from tests.backbones.tiny_chats import ROLES, write_chat_tokenizer
+
+    folder = tmp_path_factory.mktemp("weights") / "qwen3"
+    size = write_chat_tokenizer(folder, "qwen", ROLES)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        config = transformers.Qwen3Config(**(GROUPED | {"vocab_size": size, "max_position_embeddings": 512, "tie_word_embeddings": True}))
+        transformers.Qwen3ForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def came_checkpoint(tmp_path_factory: pytest.TempPathFactory, tiny_model_with_head: Path) -> Path:
     """CAME of two shared and two private layers, not trained."""
     output = tmp_path_factory.mktemp("built") / "came"

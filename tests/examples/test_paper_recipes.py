@@ -39,6 +39,7 @@ MOTE = ["bm25", *(f"{model}-{way}" for model in ("mote", "mote-bm25", "siamese",
 DIVERGING = ["cotmae-siamese", "cotmae-separate", "siamese", "mote", "separate"]
 SB_TABLES = [(SB, ["fine-tuned", "random-gate", "top1", "all"]), (SB, ["top1", "random-gate", "adapter"])]
 SB_ROWS = [f"tinybert-{row}" for row in ("fine-tuned", "random-gate", "adapter", "top1", "all")]
+ADAPTED, ADAPTER_MEASURES = [f"came-{expert}" for expert in ("lexical", "local", "global")], [["RR@10", "R@1000"], ["nDCG@10"], ["nDCG@10"]]
 LCE_MODELS = [f"{retriever}-{arm}" for retriever in ("bm25", "indri") for arm in ("bce", "bce2", "lce")]
 
 EXPECTED: dict[tuple[str, str], list[tuple[list[str], list[str]]]] = {
@@ -76,6 +77,12 @@ EXPECTED: dict[tuple[str, str], list[tuple[list[str], list[str]]]] = {
         (["expert", "pairs", "KL", "JS"], DIVERGING),
     ],
     ("cot_mote_table6_beir.sh", ""): [(["nDCG@10"], [f"mote-{way}" for way in WAYS])] * 2,
+    ("adapters_came.sh", ""): [(measures, ["bm25", "dense-global", *ADAPTED, "came"]) for measures in ADAPTER_MEASURES],
+    ("adapters_taser.sh", ""): [
+        *[(measures, ["bm25", "one", "token", "sequence", "role"]) for measures in ADAPTER_MEASURES],
+        *[(["router", *USAGE], ["query"] * 5)] * 2,
+    ],
+    ("adapters_reranker.sh", ""): [(measures, ["bm25", "untrained", "reranker", "alone", "distilled"]) for measures in ADAPTER_MEASURES],
 }
 
 
@@ -123,12 +130,16 @@ def test_a_script_ends_in_the_tables_of_the_paper(
     work: Path,
     tiny_model_with_head: Path,
     tiny_model: Path,
+    tiny_decoder: Path,
     t5_model: Path,
 ) -> None:
     values = settings(script, collection, collections, tiny_model_with_head, t5_model, server)
     values |= {"WORK": work / script.split("_")[0]}
     if script.startswith(("taser_multiset", "taser_entity")):
         values |= {"RATES": "3e-5"}
+    if script.startswith("adapters"):
+        values |= {"MODEL": tiny_decoder, "SHARED_LAYERS": 1, "STUDENT": tiny_model, "STUDENT_LAYERS": 1, "PAIR_LENGTH": 240, "RANK": 4}
+        values |= {"ROUTINGS": "token sequence role"}
     if script.startswith("lce"):
         values |= {"RETRIEVERS": "bm25 indri", "GROUPS_OF": "2 3", "ENSEMBLE": f"bert={values['MODEL']} other={tiny_model}"}
     if script.endswith("_beir.sh") and script.startswith("cot_mote"):

@@ -5,30 +5,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
-import transformers
 
 from moeir.records import runs
 from moeir.records.texts import read_texts_by_id
-from tests.backbones.test_transformers_encoder import GROUPED
-from tests.backbones.tiny_chats import ROLES, write_chat_tokenizer
 from tests.conftest import CommandResult
 
 Moeir = Callable[..., CommandResult]
 LENGTHS = ("--query-length", 32, "--document-length", 240)
 TRAINING = ("--objective", "lce", "--negatives", 2, "--batch-size", 2, "--epochs", 8, "--learning-rate", 1e-2, "--seed", 3)
-
-
-@pytest.fixture(scope="module")
-def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny Qwen3 with a chat template for rerankers."""
-    folder = tmp_path_factory.mktemp("weights") / "qwen3"
-    size = write_chat_tokenizer(folder, "qwen", ROLES)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(3)
-        config = transformers.Qwen3Config(**(GROUPED | {"vocab_size": size, "max_position_embeddings": 512, "tie_word_embeddings": True}))
-        transformers.Qwen3ForCausalLM(config).save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -51,11 +35,11 @@ def texts(toy: Path) -> tuple[object, ...]:
 
 @pytest.mark.parametrize("arch", ["cross-encoder:head=yes-no", "cross-encoder:head=yes-no,adapters=8"])
 def test_a_decoder_learns_to_rerank_and_its_scores_teach_a_retriever(
-    arch: str, decoder: Path, examples: Path, texts: tuple[object, ...], tiny_model: Path, tmp_path: Path, moeir: Moeir
+    arch: str, tiny_decoder: Path, examples: Path, texts: tuple[object, ...], tiny_model: Path, tmp_path: Path, moeir: Moeir
 ) -> None:
     """Trained on four queries it ranks their positives first; the scores in the examples are those of a reranked run."""
     result = moeir(
-        "finetune", "--model", decoder, "--arch", arch, *LENGTHS, *TRAINING, "--train", examples, *texts, "--output", tmp_path / "ce"
+        "finetune", "--model", tiny_decoder, "--arch", arch, *LENGTHS, *TRAINING, "--train", examples, *texts, "--output", tmp_path / "ce"
     )
     assert result.code == 0, result.stderr
     losses = [json.loads(line)["loss"] for line in (tmp_path / "ce/metrics.jsonl").read_text().splitlines()]
@@ -84,9 +68,10 @@ def test_a_decoder_learns_to_rerank_and_its_scores_teach_a_retriever(
 
 
 def test_tokens_of_pairs_in_another_template_are_not_taken_from_the_cache(
-    decoder: Path, examples: Path, texts: tuple[object, ...], tmp_path: Path, moeir: Moeir
+    tiny_decoder: Path, examples: Path, texts: tuple[object, ...], tmp_path: Path, moeir: Moeir
 ) -> None:
-    flags = ("finetune", "--model", decoder, "--arch", "cross-encoder:head=yes-no", *LENGTHS, *TRAINING[:6], "--train", examples, *texts)
+    arch = ("--arch", "cross-encoder:head=yes-no")
+    flags = ("finetune", "--model", tiny_decoder, *arch, *LENGTHS, *TRAINING[:6], "--train", examples, *texts)
     for number, template in enumerate(("{query} | {document} :", "{query} ? {document} :", "<{query}> | {document} :")):
         result = moeir(*flags, "--template", template, "--cache", tmp_path / "cache", "--output", tmp_path / f"ce{number}")
         assert result.code == 0, result.stderr

@@ -369,10 +369,13 @@ def open_checkpoint(folder: Path | str, device: str = "cpu") -> RetrievalModel:
     return model
 
 
-def load_with_spec(folder: Path, spec: str, input_config: InputConfig, device: str = "cpu") -> RetrievalModel:
-    """Load a checkpoint under `spec`, which may differ from its own in options that have no weights; on `meta` only check it."""
+def load_with_spec(
+    folder: Path, spec: str, input_config: InputConfig, device: str = "cpu", trunk: Path | None = None
+) -> RetrievalModel:
+    """Load a checkpoint under `spec`, which may differ from its own in options that have no weights; on `meta` only check it. `trunk` is
+    where the weights under its adapters have moved."""
     if (entry := read_metadata(folder).get("trunk")) is not None:
-        return _load_adapters(folder, spec, input_config, entry, device)
+        return _load_adapters(folder, spec, input_config, entry, device, trunk)
     config, tokenizer = weights_io.read_config(folder), TextTokenizer(folder)
     read_on = "meta" if device == "meta" else "cpu"
     weights = weights_io.read_weights(folder, config, device=read_on)
@@ -398,10 +401,12 @@ def load_with_spec(folder: Path, spec: str, input_config: InputConfig, device: s
     return RetrievalModel(architecture.to(device), tokenizer, input_config, canonical_spec(spec), config)
 
 
-def _load_adapters(folder: Path, spec: str, input_config: InputConfig, entry: Mapping[str, Any], device: str) -> RetrievalModel:
+def _load_adapters(
+    folder: Path, spec: str, input_config: InputConfig, entry: Mapping[str, Any], device: str, moved: Path | None
+) -> RetrievalModel:
     """A checkpoint with adapters, over the trunk that `entry` names; on `meta` nothing is compared but names and sizes."""
     is_meta = device == "meta"
-    trunk, trunk_folder = adapter_files.open_trunk(folder, entry, verify=not is_meta)
+    trunk, trunk_folder = adapter_files.open_trunk(folder, entry, verify=not is_meta, moved=moved)
     config, tokenizer = weights_io.read_config(trunk_folder), TextTokenizer(folder)
     weights_io.choose_backbone(config, trunk.backbone)
     read_on = "meta" if is_meta else "cpu"

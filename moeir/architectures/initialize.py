@@ -61,6 +61,7 @@ def build_checkpoint(
     backbone: str | None = None,
     lossy: bool = False,
     trunk_dtype: str = "auto",
+    trunk: Path | None = None,
     device: str = "cpu",
 ) -> RetrievalModel:
     """A checkpoint from plain weights, or from a checkpoint under other options.
@@ -68,11 +69,13 @@ def build_checkpoint(
     `overrides` holds the fields of `InputConfig` set by the user; a missing vocabulary head is fitted on `texts`, if any.
     `random_weights` takes only the sizes and the tokenizer of a folder. `backbone` says whose layers run plain weights, moeir's or
     transformers' (`bidirectional`: with attention to later tokens), None for those that moeir has. `lossy` leaves out what a checkpoint
-    cannot keep, with a warning. `trunk_dtype` is that of frozen weights under adapters, `auto` for that of their files. On the device
-    `meta` it has no weights, and nothing is fitted.
+    cannot keep, with a warning. `trunk_dtype` is that of frozen weights under adapters, `auto` for that of their files; `trunk` is
+    where those of a checkpoint have moved. On the device `meta` it has no weights, and nothing is fitted.
     """
     head_files = {} if arch is None else variants.bind_variant("architectures", arch).func.head_files
     folder = weights_io.resolve_model(model, head_files.values())
+    if trunk is not None and not (is_checkpoint(folder) and "trunk" in read_metadata(folder)):
+        raise UsageError(f"--trunk {trunk}: {model} is no checkpoint with adapters, and has no frozen weights elsewhere; leave it out")
     options: dict[str, Any] = {"random_weights": random_weights, "backbone": backbone, "trunk_dtype": trunk_dtype, "device": device}
     if not is_checkpoint(folder):
         if arch is None:
@@ -93,7 +96,7 @@ def build_checkpoint(
     if backbone is not None:
         raise UsageError(f"{model}: --backbone {backbone} is for plain weights, from which its checkpoint is made")
     if same and not random_weights:
-        opened = load_with_spec(folder, _merge_specs(old_spec, arch or old_spec), input_config, device)
+        opened = load_with_spec(folder, _merge_specs(old_spec, arch or old_spec), input_config, device, trunk)
         return replace(opened, input_config=_override_input(input_config, overrides, opened.architecture, opened.tokenizer))
     reason = f"a {variants.parse_spec(old_spec).name} checkpoint cannot become {variants.parse_spec(arch).name}"
     raise ArtifactError(f"{model}: {reason}; start from its base weights")
@@ -108,6 +111,7 @@ def check_options(
     backbone: str | None = None,
     lossy: bool = False,
     trunk_dtype: str = "auto",
+    trunk: Path | None = None,
 ) -> RetrievalModel | None:
     """The checkpoint that `build_checkpoint` would make, without weights: raises what that would for wrong options, in a moment and without
     log lines. None for a name on the hub."""
@@ -118,7 +122,7 @@ def check_options(
     own_log.setLevel(logging.ERROR)
     try:
         options: dict[str, Any] = {"random_weights": random_weights, "backbone": backbone, "lossy": lossy, "trunk_dtype": trunk_dtype}
-        return build_checkpoint(model, arch, overrides, **options, device="meta")
+        return build_checkpoint(model, arch, overrides, **options, trunk=trunk, device="meta")
     finally:
         own_log.setLevel(level)
 

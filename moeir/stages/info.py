@@ -12,6 +12,7 @@ from moeir.settings import argument, option
 from moeir.stages.base import STREAM, Counts, Stage, is_stream
 
 if TYPE_CHECKING:
+    from moeir.architectures.adapter_files import Trunk
     from moeir.artifacts.shards import Shard
 
 SIDES = ("query", "document")
@@ -112,6 +113,7 @@ def _describe_checkpoint(path: Path) -> dict[str, Any]:
     return {
         "architecture": checkpoint.spec,
         "encoder": {"family": family, "layers": config.layers, "hidden": config.hidden, "vocabulary": config.vocabulary},
+        **({} if checkpoint.trunk is None else {"trunk": _describe_trunk(checkpoint.trunk)}),
         "parameters": account.total,
         **({"prompts": input_config.prompts} if input_config.prompts else {}),
         "reading": {side: {"prefix": getattr(input_config, f"{side}_prefix"), "tokens": input_config.max_length(side)} for side in SIDES},
@@ -123,6 +125,12 @@ def _describe_checkpoint(path: Path) -> dict[str, Any]:
         "parts": {part.name: {"parameters": part.parameters} | dict(part.active) for part in account.groups(SIDES)},
         "cost": cost,
     }
+
+
+def _describe_trunk(trunk: "Trunk") -> dict[str, Any]:
+    """The frozen weights under adapters: name or path, commit, type, and the bytes that a checkpoint does not have."""
+    size = sum(entry["bytes"] for entry in trunk.files.values())
+    return {"model": trunk.model, "revision": trunk.revision, "dtype": trunk.dtype, "bytes": size}
 
 
 def _format_facts(facts: Mapping[str, Any]) -> str:

@@ -25,6 +25,9 @@ class Init(InputOptions):
         choices=("moeir", "transformers", "bidirectional"),
         group="Model",
     )
+    trunk: Path | None = input_field(
+        "weights", "The frozen weights under the adapters of the checkpoint --model, where they have moved; compared by checksums.", None
+    )
     seed: int = option("Seed of randomly initialized weights.", 42, minimum=0, maximum=MAX_SEED)
     lossy: bool = option("Leave out what a checkpoint cannot keep of --model, with a warning for each.", False)
     dimension: int | None = option(
@@ -42,7 +45,8 @@ class Init(InputOptions):
         check_options(self.model, self._spec(), self.input_options(), **self._choices())
 
     def _choices(self) -> dict[str, Any]:
-        return {"random_weights": self.from_scratch, "backbone": self.backbone, "lossy": self.lossy, "trunk_dtype": self.trunk_dtype}
+        choices = {"random_weights": self.from_scratch, "backbone": self.backbone, "lossy": self.lossy}
+        return choices | {"trunk_dtype": self.trunk_dtype, "trunk": self.trunk}
 
     def _spec(self) -> str | None:
         """--arch, or with --dimension that of --arch or the checkpoint with this option."""

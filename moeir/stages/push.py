@@ -73,6 +73,8 @@ class Push(Stage):
                 manifests.verify_artifact(path, manifest["kind"])
             else:
                 manifests.verify_file(path)
+            if manifest["kind"] == "checkpoint":
+                check_trunk(path)
         (path, manifest), *_ = products.items()
         recorded = manifest["counts"].get("checkpoint")
         is_here = recorded is not None and (self.model is not None or (path / recorded["path"]).is_dir())
@@ -145,6 +147,18 @@ class Push(Stage):
         published = {name: value for name, value in manifest.items() if name != "hub"} | parts
         files[manifests.MANIFEST] = manifests.serialize_manifest(published).encode()
         return {name if path == self.input else f"{path.name}/{name}": content for name, content in files.items()}
+
+
+def check_trunk(checkpoint: Path) -> None:
+    """UsageError for a checkpoint with adapters whose frozen weights are in a folder, which nobody else has."""
+    from moeir.architectures.checkpoint import read_metadata
+
+    trunk = read_metadata(checkpoint).get("trunk")
+    if trunk is not None and trunk["revision"] is None:
+        raise UsageError(
+            f"--input {checkpoint}: its adapters need the weights in {trunk['model']}, which others do not have; train them over a model of "
+            f"the Hub, or merge them: moeir convert --input {checkpoint} --to sentence-transformers --output FOLDER"
+        )
 
 
 def find_placeholders(manifest: Manifest) -> dict[str, str]:

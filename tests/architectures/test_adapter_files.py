@@ -12,6 +12,7 @@ from moeir.architectures import adapter_files
 from moeir.architectures.checkpoint import open_checkpoint
 from moeir.architectures.initialize import build_checkpoint
 from moeir.backbones.device import autocast
+from moeir.backbones.families import weights_io
 from moeir.errors import ArtifactError, UsageError
 from moeir.mixtures.adapters import list_adapters
 from tests.architectures.test_adapter_architectures import ADAPTED, build_any
@@ -101,7 +102,7 @@ def test_another_trunk_or_none_is_refused_in_one_line(tiny_model, tmp_path):
     with pytest.raises(ArtifactError, match=r"trunk/model.safetensors: not the file that the adapters of .*saved were trained on"):
         open_checkpoint(folder)
     shutil.rmtree(trunk)
-    with pytest.raises(ArtifactError, match=r"saved: the weights that its adapters belong to are gone; expected them, or a link .*trunk$"):
+    with pytest.raises(ArtifactError, match=r"saved: the weights that its adapters belong to are gone from .*trunk; .* init .*--trunk"):
         open_checkpoint(folder)
     (tmp_path / "trunk").symlink_to(tiny_model)
     assert open_checkpoint(folder).trunk.model == str(tiny_model.resolve())
@@ -109,6 +110,38 @@ def test_another_trunk_or_none_is_refused_in_one_line(tiny_model, tmp_path):
     moved = shutil.move(tmp_path / "saved", tmp_path / "below" / "saved")
     with pytest.raises(ArtifactError, match="are gone"):
         open_checkpoint(moved)
+
+
+def test_a_checkpoint_is_bound_to_a_trunk_that_has_moved(tiny_model, tiny_model_with_head, tmp_path, moeir):
+    trunk, new = shutil.copytree(tiny_model, tmp_path / "trunk"), tmp_path / "new"
+    folder = save(build_any(trunk, "dense:adapters=4"), tmp_path / "saved")
+    expected = open_checkpoint(folder).encode(TEXTS)["global"].vectors
+    shutil.move(trunk, tmp_path / "elsewhere")
+    result = moeir("init", "--model", folder, "--trunk", tiny_model_with_head, "--output", new)
+    assert result.code == 4 and "the adapters of" in result.stderr and "name others" in result.stderr
+    assert moeir("init", "--model", folder, "--trunk", tmp_path / "elsewhere", "--output", new).code == 0
+    assert torch.equal(open_checkpoint(new).encode(TEXTS)["global"].vectors, expected)
+    facts = json.loads(moeir("info", new, "--form", "json").stdout)
+    sizes = [(tmp_path / "elsewhere" / name).stat().st_size for name in ("config.json", "model.safetensors")]
+    assert facts["trunk"] == {"model": str(tmp_path / "elsewhere"), "revision": None, "dtype": "float32", "bytes": sum(sizes)}
+    result = moeir("init", "--model", tiny_model, "--arch", "dense", "--trunk", tiny_model, "--output", tmp_path / "plain")
+    assert result.code == 2 and "is no checkpoint with adapters" in result.stderr
+    result = moeir("push", "--input", new, "--repo", "anna/adapters")
+    assert result.code == 2 and "which others do not have" in result.stderr and "convert --input" in result.stderr
+
+
+def test_a_trunk_of_the_hub_is_opened_from_the_cache_without_a_request(tiny_model, tmp_path, monkeypatch):
+    import huggingface_hub
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    commit = "1" * 40
+    snapshot = shutil.copytree(tiny_model, tmp_path / "hub/models--anna--tiny/snapshots" / commit)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *names, **options: pytest.fail("a request"))
+    folder = weights_io.find_snapshot("anna/tiny", commit, ("config.json", "model.safetensors"))
+    assert folder == snapshot
+    with pytest.raises(pytest.fail.Exception, match="a request"):
+        weights_io.find_snapshot("anna/tiny", commit, ("config.json", "more.safetensors"))
 
 
 def write_peft(folder, base, *, rank=4, alpha=6.0, maps=("query", "value"), layers=4, **config):

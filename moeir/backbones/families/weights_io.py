@@ -57,6 +57,16 @@ def resolve_model(model: Path, extra_files: Iterable[str] = (), revision: str | 
         raise UsageError(f"{model}: not a folder, and it cannot be loaded from the hub ({reason}); expected a folder of weights") from None
 
 
+def find_snapshot(model: str, revision: str, files: Iterable[str]) -> Path:
+    """The folder of a commit of a model on the hub: the cached one, without a request, if it has these `files`, else downloaded."""
+    from huggingface_hub import try_to_load_from_cache
+
+    cached = [try_to_load_from_cache(model, name, revision=revision) for name in files]
+    if cached and all(isinstance(path, str) for path in cached):
+        return Path(str(cached[0])).parent
+    return resolve_model(Path(model), revision=revision)
+
+
 def find_gguf_files(folder: Path) -> list[Path]:
     """The GGUF files of a folder of plain weights without weights of another format; of one that `unpack_gguf` made, none."""
     return sorted(folder.glob("*.gguf")) if not (folder / "config.json").exists() and not list(folder.glob("*.safetensors")) else []

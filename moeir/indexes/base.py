@@ -78,6 +78,9 @@ class SearchableIndex(ABC):
         name = engine_name(type(self))
         raise UsageError(f"engine {name} cannot score documents that it did not find, as exact-sum needs; index with an exact engine")
 
+    def expect_many_queries(self) -> None:  # noqa: B027 - most engines have no loops
+        """Take compiled loops from the first query on, where an engine has them, and not only once much work is done."""
+
     def token_vectors(self, row: int) -> np.ndarray | None:
         """Stored vectors [M, D] of a document's tokens; None if the engine has none."""
         return None

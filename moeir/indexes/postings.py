@@ -260,6 +260,9 @@ class PostingsIndex(base.Index):
     def _query_rows(self, queries: Any) -> SparseRows:
         """Terms and weights of the queries."""
 
+    def expect_many_queries(self) -> None:
+        self._postings.plain_entries = PLAIN_ENTRIES
+
     def _search_into(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
         self._postings.search(self._query_rows(queries), self.id_ranks, rows, scores)
 

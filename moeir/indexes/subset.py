@@ -73,6 +73,9 @@ class SubsetIndex(SearchableIndex):
     def _score_pairs(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
         return self._index.score_pairs(queries, query_rows, self._rows[document_rows])
 
+    def expect_many_queries(self) -> None:
+        self._index.expect_many_queries()
+
     def token_vectors(self, row: int) -> np.ndarray | None:
         return self._index.token_vectors(int(self._rows[row]))
 
@@ -104,6 +107,9 @@ class CollapsedIndex(SearchableIndex):
                     else:
                         pending.append(query)
             deeper *= GROWTH
+
+    def expect_many_queries(self) -> None:
+        self._index.expect_many_queries()
 
     def _score_pairs(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
         counts = np.diff(self._starts)[document_rows]

@@ -221,6 +221,9 @@ class TwoStepIndex(base.Index):
         self.queries_at_once = 128 if self._device.type == "cuda" else 32  # of several tokens
         self.elements_at_once = 2**28 if self._device.type == "cuda" else 2**24
 
+    def expect_many_queries(self) -> None:
+        self._vectors.expect_many_queries()
+
     def pairs_at_once(self, width: int) -> int:
         """How many pairs of vectors of this width may be multiplied in float64 at a time."""
         return max(1, self.elements_at_once // (16 * max(width, 1)))

@@ -118,6 +118,10 @@ class VectorStore:
             memmap.note_pages_read(vectors.nbytes)
         return vectors
 
+    def expect_many_queries(self) -> None:
+        """Read by compiled loops from now on."""
+        self._plain_numbers = PLAIN_NUMBERS
+
     def takes_loops(self, numbers: int) -> bool:
         """Whether to read so many numbers more by compiled loops: on a CPU, and not for little work, as they take seconds to compile, once
         on a machine."""

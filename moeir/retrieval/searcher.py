@@ -375,6 +375,10 @@ class ShardedIndex(SearchableIndex):
         self.kind, self.score_if_not_found = parts[0].kind, parts[0].score_if_not_found
         self.exact = all(part.exact for part in parts)
 
+    def expect_many_queries(self) -> None:
+        for part in self.parts:
+            part.expect_many_queries()
+
     def __len__(self) -> int:
         return int(self._starts[-1])
 

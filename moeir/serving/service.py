@@ -137,6 +137,8 @@ def open_served_index(
         identities, reranker = list(map(read_identity, paths)), None
         searcher = open_index(index, **options)
         searcher = searcher if collapse is None else searcher.collapse_passages()
+        for engine in searcher.engines.values():
+            engine.expect_many_queries()
         searcher.paths = (Path("the index"),)  # in messages, which leave the machine
         texts = read_wanted_texts(corpus, searcher.row_by_id)
         if texts is not None and (missing := len(searcher.ids) - len(texts)) and (rerank is not None or not texts):
@@ -168,7 +170,7 @@ class SearchService:
         self._waiting: list[tuple[SearchRequest, asyncio.Future[str]]] = []
         self.counts = Counter[str]()  # of the metrics, by name with labels
         self.served, self._identities = opener(True)
-        for count in (1, min(32, limits.queries)):  # compiled loops are loaded now, not when somebody waits
+        for count in (1, min(64, limits.queries)):  # loops are compiled, or loaded, now, not when somebody waits
             self.answer([SearchRequest.parse({"query": [WARM_UP] * count, "k": 1}, limits)])
 
     @property

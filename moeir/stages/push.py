@@ -156,8 +156,8 @@ def check_trunk(checkpoint: Path) -> None:
     trunk = read_metadata(checkpoint).get("trunk")
     if trunk is not None and trunk["revision"] is None:
         raise UsageError(
-            f"--input {checkpoint}: its adapters need the weights in {trunk['model']}, which others do not have; train them over a model of "
-            f"the Hub, or merge them: moeir convert --input {checkpoint} --to sentence-transformers --output FOLDER"
+            f"--input {checkpoint}: its adapters need the weights in {trunk['model']}, which others do not have; train them over a model "
+            f"of the Hub, or merge them: moeir convert --input {checkpoint} --to sentence-transformers --output FOLDER"
         )
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import time
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from moeir import distributed
+from moeir.architectures import initialize
 from moeir.architectures.base import Architecture, EncoderOutput
 from moeir.distributed import ProcessGroup, _check_devices, destroy_process_group, init_process_group
 from moeir.errors import DataError, MoeirError, OutOfMemory, UsageError
@@ -415,6 +417,22 @@ def test_frozen_weights_are_neither_sent_nor_summed_and_must_be_the_same():
     (untouched, weight, gradient, message), other = run_processes(2, trained)
     assert untouched and other[0] and [weight, gradient] == other[1:3] and gradient == [2.0, 2.0]
     assert message.startswith("process 1 (") and "the sum of frozen weights is " in message and "start all with the same" in message
+
+
+def test_processes_over_other_trunks_do_not_begin(learn, tiny_model_without_dropout, tmp_path, monkeypatch):
+    """One whose weights are the same, and whose config.json has another epsilon: no sum of weights shows that."""
+    other, build = shutil.copytree(tiny_model_without_dropout, tmp_path / "other"), initialize.build_checkpoint
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(config | {"layer_norm_eps": 1e-3}))
+
+    def build_over_other(model, *arguments, **options):
+        return build(other if os.environ.get("RANK") == "1" else model, *arguments, **options)
+
+    monkeypatch.setattr(initialize, "build_checkpoint", build_over_other)
+    _, results = learn(2, "adapters", name="trunk")
+    assert [one["code"] for one in results] == [1, 1]
+    assert "process 1 (" in results[0]["stderr"] and "the digest of the trunk is" in results[0]["stderr"]
+    assert "start all with the same files and settings" in results[0]["stderr"]
 
 
 def test_processes_of_other_code_do_not_begin(learn, monkeypatch):

@@ -51,6 +51,11 @@ class Trunk:
         name, revision = (str(model), folder.name) if is_snapshot else (str(folder.resolve()), None)
         return cls(name, revision, backbone, dtype, _checksum_trunk(folder))
 
+    @property
+    def digest(self) -> str:
+        """Digest of config.json and the weights, whatever the folder is called."""
+        return manifests.digest_files(self.files)
+
     def to_dict(self, checkpoint: Path) -> dict[str, Any]:
         """The entry of moeir.json; the path of a folder is relative to the checkpoint."""
         product = atomic_write.final_path(checkpoint).resolve()

@@ -16,7 +16,7 @@ from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.backbones.transformers_encoder import TransformersEmbeddings, TransformersLayer
 from moeir.errors import UsageError
 from moeir.heads.pooling import PoolingHead
-from moeir.mixtures.adapters import AdaptedLinear, AdapterRouter, TowerRouter, merge_adapters
+from moeir.mixtures.adapters import Adapted, AdaptedEmbedding, AdapterRouter, TowerRouter, merge_adapters
 from moeir.mixtures.embedding import EmbeddingMixture
 from moeir.mixtures.feedforward import RoutedFeedForward, find_routers
 from moeir.mixtures.router import LEARNED_ROUTINGS, ExpertRouter
@@ -319,12 +319,17 @@ def _split_adapters(architecture: Architecture, shapes: dict[str, tuple[int, ...
             router, layer_name = module.router, name
             if isinstance(router, AdapterRouter) and router.routing in LEARNED_ROUTINGS:
                 mixtures.append(Mixture(f"{name}.router", {}, routed=True, gate_once_per_text=router.routing == "sequence"))
-        elif isinstance(module, AdaptedLinear):
-            kept = {part: shapes.pop(f"{name}.{part}")[1:] for part in ("down", "up")}
+        elif isinstance(module, Adapted):
+            is_table = isinstance(module, AdaptedEmbedding)  # whose A is a table too: a token has one of its columns
+            names = {"down.places.weight" if is_table else "down": "down", "up": "up"}
+            kept = {part: shapes.pop(f"{name}.{own}")[1:] for part, own in names.items()}
+            is_shared = len(module.experts) == 1 if is_table else router is None
             for number, expert in enumerate(module.experts):
                 own_name = f"towers.{expert}.{name}" if isinstance(router, TowerRouter) else f"{name}.experts.{number}"
-                shapes |= {f"{own_name if router is not None else name}.{part}": shape for part, shape in kept.items()}
-            if isinstance(router, TowerRouter):
+                shapes |= {f"{name if is_shared else own_name}.{part}": shape for part, shape in kept.items()}
+            if is_table:
+                mixtures += [] if is_shared else [Mixture(name, {"query": (0,), "document": (1,)})]
+            elif isinstance(router, TowerRouter):
                 runs[layer_name] = module.experts
             elif isinstance(router, AdapterRouter):
                 every = tuple(range(len(module.experts)))

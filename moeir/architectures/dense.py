@@ -17,7 +17,8 @@ class Dense(Architecture):
     scores (finetune makes it 20 with normalise=true, unless it is set: --temperature). `dimension`: vectors are their first numbers only,
     normalised again with normalise=true (init --dimension; finetune --matryoshka trains for it).
     `adapters`: the rank of adapters on a frozen encoder, which train in its place (0: none), multiplied by `adapter_alpha` (2 · rank, if it
-    is not set) over the rank. `adapter_maps`: all, attention, feedforward, or names of maps as transformers has them (query+value).
+    is not set) over the rank. `adapter_maps`: all, attention, feedforward, or names that transformers has for maps, or for
+    tables of embeddings (query+word_embeddings).
     """
 
     def __init__(

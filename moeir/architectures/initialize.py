@@ -166,11 +166,12 @@ def _from_plain_weights(
     """`model` is what the user calls `folder`; `fields` are those of the `InputConfig` of a checkpoint, before the user's `overrides`."""
     torch.manual_seed(seed)
     name, requested = variants.parse_spec(arch).name, dict(variants.parse_spec(arch).options)
-    adapter, settings_folder, trunk_folder = None, folder, None
-    if adapter_files.is_adapter_folder(folder):
-        adapter = adapter_files.read_adapter(folder)
-        model, trunk_folder = Path(adapter.base), weights_io.resolve_model(Path(adapter.base), revision=adapter.revision)
-        arch = _merge_specs(arch, str(variants.Spec(name, tuple(adapter_files.describe_options(adapter).items()))))
+    adapters, settings_folder, trunk_folder = adapter_files.find_adapters(folder, name, requested), folder, None
+    if own := adapters.get("global"):
+        model, trunk_folder = Path(own.base), weights_io.resolve_model(Path(own.base), revision=own.revision)
+    if adapters:
+        options = adapter_files.describe_options(next(iter(adapters.values())))
+        arch = _merge_specs(arch, str(variants.Spec(name, tuple(options.items()))))
     folder, folder_config, options, head_weights = read_folder_settings(folder, name, requested, lossy=lossy, trunk=trunk_folder)
     tokenizer, config = TextTokenizer(find_tokenizer(settings_folder, folder)), weights_io.read_config(folder)
     weights_io.choose_backbone(config, backbone)
@@ -183,8 +184,8 @@ def _from_plain_weights(
     with torch.device(device):
         architecture = build_architecture(arch, encoder, tokenizer.special_tokens)
     trunk = _open_trunk(architecture, model, folder, config, trunk_dtype, random_weights=random_weights)
-    if trunk is not None and adapter is not None:
-        adapter_files.copy_adapter(settings_folder, adapter, architecture, "global")
+    for expert, adapter in adapters.items() if trunk is not None else ():
+        adapter_files.copy_adapter(adapter, architecture, expert)
     _warn_of_first_token(folder, architecture)
     query, document = (min(length, encoder.config.positions) for length in architecture.default_lengths)
     default = replace(InputConfig(query_length=query, document_length=document), **folder_config)

@@ -53,13 +53,6 @@ class Mote(Architecture):
         check_choice("mote:encoders", encoders, ("mote", "siamese", "separate"))
         if encoders == "separate" and adapters.adapters:
             raise UsageError("mote:adapters needs encoders=mote, adapters of each side, or siamese, adapters of both")
-        if encoders == "mote":
-            encoder.check_layers("mote")
-            expert_layers, options = select_expert_layers(len(encoder.layers), every=every, layers=layers), {"experts": 2, "one_gate": True}
-            if adapters.adapters:
-                insert_routed_adapters(encoder, adapters, expert_layers, routing="role", **options)
-            else:
-                insert_experts(encoder.layers, expert_layers, routing="role", expert_ln=expert_ln, **options)
         experts = SIMILARITIES[similarity]
         if "lexical" not in experts:
             encoder.vocabulary_head = None
@@ -68,6 +61,13 @@ class Mote(Architecture):
                 widths = f"the states have {encoder.config.hidden} numbers, the word embeddings {encoder.config.embedding_size}"
                 raise UsageError(f"mote:sparse_head=raw: {widths}; use sparse_head=mlm")
             encoder.vocabulary_head = UntransformedMlmHead(encoder.config.vocabulary)
+        if encoders == "mote":
+            encoder.check_layers("mote")
+            expert_layers, options = select_expert_layers(len(encoder.layers), every=every, layers=layers), {"experts": 2, "one_gate": True}
+            if adapters.adapters:
+                insert_routed_adapters(encoder, adapters, expert_layers, routing="role", **options)
+            else:
+                insert_experts(encoder.layers, expert_layers, routing="role", expert_ln=expert_ln, **options)
         if encoders != "mote" or not adapters.adapters:
             insert_adapters(encoder, adapters, ("shared",))
         self.is_hf_compatible = encoders == "siamese" and sparse_head == "mlm" and not adapters.adapters

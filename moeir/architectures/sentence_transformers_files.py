@@ -186,6 +186,7 @@ def _read_modules(folder: Path, refuse: Refuse) -> list[tuple[str, Path]]:
         name, expected = kind.rpartition(".")[2], MODULES if (kind, path) in entries else (QUERY_WEIGHTS,)
         if name not in expected or not kind.startswith(("sentence_transformers.", "pylate.models.")):
             refuse(f"{folder}: moeir cannot keep its module {kind}")
+            modules += [(name, file.parent / path)] if name in ENCODERS and not modules else []  # its weights are read, and not its code
         elif name != "Dropout":  # it is for training
             modules.append((name, file.parent / path))
     names = [name for name, _ in modules]

@@ -48,7 +48,7 @@ class Trunk:
     @classmethod
     def from_folder(cls, model: Path, folder: Path, backbone: str, dtype: str) -> Self:
         """The trunk that a user calls `model`, in its `folder`; UsageError if that is a temporary one, unpacked from a GGUF file."""
-        is_snapshot = folder.parent.name == "snapshots"
+        is_snapshot = folder.parent.name == "snapshots" and not model.is_dir()
         if not model.is_dir() and not is_snapshot:
             command = f"moeir init --model {model} --arch dense --output FOLDER"
             raise UsageError(f"{model}: adapters refer to a folder of weights; make one first: {command}")

@@ -144,6 +144,16 @@ def test_a_trunk_of_the_hub_is_opened_from_the_cache_without_a_request(tiny_mode
         weights_io.find_snapshot("anna/tiny", commit, ("config.json", "more.safetensors"))
 
 
+def test_a_trunk_that_is_named_by_its_path_in_the_cache_of_the_hub_is_a_folder(tiny_model, tmp_path, moeir):
+    """It has no name of the Hub, by which others could have it."""
+    snapshot = shutil.copytree(tiny_model, tmp_path / "hub/models--anna--tiny/snapshots" / ("1" * 40))
+    assert moeir("init", "--model", snapshot, "--arch", "dense:adapters=4", "--output", tmp_path / "made").code == 0
+    trunk = open_checkpoint(tmp_path / "made").trunk
+    assert (trunk.model, trunk.revision) == (str(snapshot.resolve()), None)
+    result = moeir("push", "--input", tmp_path / "made", "--repo", "anna/adapters")
+    assert result.code == 2 and "which others do not have" in result.stderr
+
+
 def write_peft(folder, base, *, rank=4, alpha=6.0, maps=("query", "value"), layers=4, **config):
     """An adapter in the layout of peft, written here by its documentation; returns A and B of each map."""
     folder.mkdir()

@@ -43,11 +43,14 @@ def write_model_card(folder: Path, checkpoint: RetrievalModel, *, base: Path, tr
     experts = "\n".join(
         f"| {expert} | {kind} | {architecture.scales.get(expert, 1.0):g} |" for expert, kind in architecture.representation_kinds.items()
     )
-    pairs, base_model = architecture.reads_pairs, _find_hub_name(base)
+    pairs, trunk = architecture.reads_pairs, checkpoint.trunk
+    base_model = trunk.model if trunk is not None and trunk.revision else _find_hub_name(base)
     noun = "reranker" if pairs else "retriever"
     subject = "Pairs of query and document" if pairs else "Documents"
     training_section = UNTRAINED if training is None else _describe_training(training)
     weights = f"`{base_model}`" if base_model else "local weights"
+    if trunk is not None:
+        weights += f"{f' at commit `{trunk.revision}`' if trunk.revision else ''} (frozen, and not part of this checkpoint)"
     metadata = _build_metadata(folder, checkpoint, f"{name} {noun}", base_model, (training or {}).get("development"))
     text = f"""---
 {metadata.to_yaml()}

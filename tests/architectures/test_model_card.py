@@ -1,6 +1,8 @@
 """The model card of a checkpoint: huggingface_hub reads its metadata, and it names nothing of the machine that made it."""
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,18 @@ def test_a_card_names_no_local_folder(arch, absolute, moeir, private_room):
     assert ("mixture-of-experts" in card.data.tags) == arch.startswith("came")
     assert ("sentence-transformers" in card.data.tags) == (arch == "dense")
     assert card.data.eval_results is None
+
+
+def test_the_frozen_weights_under_adapters_are_named_if_others_can_have_them(moeir, private_room):
+    assert moeir("init", "--model", "secret-weights", "--arch", "dense:adapters=4", "--output", "first").code == 0
+    card, checkpoint = read_card(private_room / "first"), open_checkpoint(private_room / "first")
+    assert card.data.base_model is None and "on local weights (frozen, and not part of this checkpoint), " in card.text
+    assert not {"secret", "anna"} & set(re.findall(r"[a-z]+", str(card)))
+    trunk = replace(checkpoint.trunk, model="org/weights-1.5", revision="1" * 40)
+    write_model_card(private_room / "first", replace(checkpoint, trunk=trunk), base=private_room / "first", training=None)
+    card = read_card(private_room / "first")
+    assert card.data.base_model == "org/weights-1.5"
+    assert f"on `org/weights-1.5` at commit `{'1' * 40}` (frozen, and not part of this checkpoint), " in card.text
 
 
 def test_weights_of_the_hub_are_named_also_by_the_checkpoints_made_from_them(moeir, private_room):

@@ -31,6 +31,12 @@ SaveCheckpoint: TypeAlias = Callable[[Path, dict[str, Any]], dict[str, Any]]  # 
 training_option = partial(option, group="Training")
 speed_option = partial(option, group="Speed and memory")
 logging_option = partial(option, group="Saving and logging", affects_result=False)
+TRUNK_DTYPE: dict[str, Any] = {
+    "help": "Of the frozen weights under adapters: float32, bfloat16 or auto, that of their files; kept in the checkpoint.",
+    "default": "auto",
+    "choices": ("auto", "float32", "bfloat16"),
+    "group": "Model",
+}
 log = logging.getLogger(__name__)
 
 
@@ -57,12 +63,7 @@ class InputOptions(Stage):
         "Maximum tokens of a document, or of a pair [default: that of the weights, or 256; pair: 512].", None, group="Model"
     )
 
-    trunk_dtype: str = option(
-        "Of the frozen weights under adapters: float32, bfloat16 or auto, that of their files; kept in the checkpoint.",
-        "auto",
-        choices=("auto", "float32", "bfloat16"),
-        group="Model",
-    )
+    trunk_dtype: str = option(**TRUNK_DTYPE)
 
     def input_options(self) -> dict[str, Any]:
         """The prefixes, prompts and lengths that are given as flags."""
@@ -187,6 +188,11 @@ class TrainingStage(Stage):
             layers.set_attention_dropout(model, self.attention_dropout)
         if self.compile:
             layers.compile_layers(model)
+
+    def compare_trunks(self, process_group: "ProcessGroup", checkpoint: "RetrievalModel") -> None:
+        """MoeirError unless the frozen weights under adapters, and their config.json, are the same in all processes."""
+        if checkpoint.trunk is not None:
+            process_group.check_same({"the digest of the trunk": checkpoint.trunk.digest[:16]})
 
     def check_parameters(self, model: "nn.Module") -> None:
         """UsageError for flags that do not fit the parameters of a model, which may be without weights."""

@@ -262,8 +262,7 @@ class Finetune(TrainingStage, InputOptions):
         objective: Any = variants.bind_variant("training.objectives", self.objective)
         first, dtype = text_stream.first_documents, self.trunk_dtype
         checkpoint = build_checkpoint(self.model, self.arch, self.input_options(), first, self.seed, trunk_dtype=dtype)
-        if checkpoint.trunk is not None:
-            process_group.check_same({"the digest of the trunk": checkpoint.trunk.digest[:16]})
+        self.compare_trunks(process_group, checkpoint)
         for expert in self._set_temperature(checkpoint):
             scale = checkpoint.architecture.scales[expert]
             log.info("temperature %g: the cosines of the %s expert are scaled by %g", 1 / scale, expert, scale)

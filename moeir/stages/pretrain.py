@@ -12,7 +12,7 @@ from moeir.artifacts.atomic_write import RESUME, TOKEN_CACHE
 from moeir.errors import UsageError
 from moeir.settings import input_field, option
 from moeir.stages.base import Counts, Facts, digest_sources
-from moeir.stages.checkpoint_options import TrainingStage, read_first_texts, training_option
+from moeir.stages.checkpoint_options import TRUNK_DTYPE, TrainingStage, read_first_texts, training_option
 
 if TYPE_CHECKING:
     from moeir.architectures.checkpoint import RetrievalModel
@@ -78,6 +78,7 @@ class Pretrain(TrainingStage):
     weight_decay: float = training_option("Weight decay of weight matrices.", 0.01, minimum=0)
     query_length: int = option("Maximum tokens of a query.", 64, group="Model")
     document_length: int = option("Maximum tokens of a span.", 128, aliases=("--max-seq-length",), group="Model")
+    trunk_dtype: str = option(**TRUNK_DTYPE)
 
     def __post_init__(self) -> None:
         if not self.arch:
@@ -104,7 +105,8 @@ class Pretrain(TrainingStage):
         if (kind.context == "query") != bool(self.queries):
             needs = "given, but the objective uses none" if self.queries else "missing; moeir generate-queries writes them"
             raise UsageError(f"--queries: {needs} (--objective {self.objective})")
-        checkpoint = check_options(self.model, self._arch_with_head(), self._lengths(), random_weights=self.from_scratch)
+        options: dict[str, Any] = {"random_weights": self.from_scratch, "trunk_dtype": self.trunk_dtype}
+        checkpoint = check_options(self.model, self._arch_with_head(), self._lengths(), **options)
         if checkpoint is not None:
             with torch.device("meta"):
                 self.check_parameters(objective(checkpoint.architecture))
@@ -146,9 +148,9 @@ class Pretrain(TrainingStage):
         process_group = self.process_group()
         self._check_model()
         texts = [] if self.from_scratch else read_first_texts(self.corpus)
-        checkpoint = build_checkpoint(
-            self.model, self._arch_with_head(), self._lengths(), texts, self.seed, random_weights=self.from_scratch
-        )
+        options: dict[str, Any] = {"random_weights": self.from_scratch, "trunk_dtype": self.trunk_dtype}
+        checkpoint = build_checkpoint(self.model, self._arch_with_head(), self._lengths(), texts, self.seed, **options)
+        self.compare_trunks(process_group, checkpoint)
         checkpoint.architecture.set_gradient_checkpointing(self.recompute)
         torch.manual_seed(self.seed)
         objective: Pretraining = variants.bind_variant("pretraining", self.objective)(checkpoint.architecture)
@@ -166,8 +168,9 @@ class Pretrain(TrainingStage):
         every = self.evaluate_every or max(1, schedule.steps // EVALUATIONS)
         evaluator = None if held_out is None else HeldOutLoss(task, held_out, every)
         with heap.tune_malloc(heap.RETURN_FREED if self.recompute else heap.KEEP_FREED):
-            options = self.trainer_options(process_group, task.size, save)
-            counts = trainer.train(task, schedule, self.output, evaluator=evaluator, **options)
+            counts = trainer.train(
+                task, schedule, self.output, evaluator=evaluator, **self.trainer_options(process_group, task.size, save)
+            )
         if held_out is not None:
             counts["held_out"] = counts.pop("development")
         return save(self.output, counts) if process_group.is_main else None

@@ -1,11 +1,15 @@
 """`moeir pretrain` on the toy texts: every objective, killed and resumed, and then fine-tuned."""
 
 import json
+import os
+import shutil
 
 import pytest
+import torch
 from transformers import AutoModelForMaskedLM
 
 from moeir import variants
+from moeir.architectures import initialize
 from moeir.architectures.checkpoint import open_checkpoint
 from moeir.backbones.families import weights_io
 from tests.conftest import run_in_process, run_moeir
@@ -77,6 +81,35 @@ def test_adapters_are_pretrained_on_a_frozen_encoder(objective, arch, room, tmp_
         result.code == 2
         and "came cannot be pre-trained as one encoder: its encoder has 2 of 4 layers, the rest are towers" in result.stderr
     )
+
+
+@pytest.mark.parametrize(("objective", "arch"), [("cotmae", "dense:head=true,adapters=4"), ("mote", "mote:adapters=4")])
+def test_a_trunk_in_bfloat16_is_pretrained_on_and_stays_so(objective, arch, room, tmp_path, tiny_model_with_head):
+    half = make_command(room, tiny_model_with_head, objective, tmp_path / "half", "--arch", arch, "--trunk-dtype", "bfloat16")
+    run_moeir(*half)
+    checkpoint = open_checkpoint(tmp_path / "half")
+    dtypes = {one.dtype for name, one in checkpoint.architecture.encoder.layers.named_parameters() if name.endswith("query.weight")}
+    assert checkpoint.trunk.dtype == "bfloat16" and dtypes == {torch.bfloat16}
+    run_moeir(*make_command(room, tiny_model_with_head, objective, tmp_path / "whole", "--arch", arch))
+    losses = [[line["loss"] for line in read_metrics(tmp_path / name)] for name in ("half", "whole")]
+    assert losses[0] != losses[1] and losses[0] == pytest.approx(losses[1], rel=0.02)
+    plain = run_in_process(*make_command(room, tiny_model_with_head, "mlm", tmp_path / "plain", "--trunk-dtype", "bfloat16"))
+    assert plain.code == 2 and "--trunk-dtype bfloat16: nothing is frozen" in plain.stderr
+
+
+def test_processes_over_other_trunks_do_not_begin(room, tmp_path, tiny_model_without_dropout, monkeypatch):
+    other, build = shutil.copytree(tiny_model_without_dropout, tmp_path / "other"), initialize.build_checkpoint
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(config | {"layer_norm_eps": 1e-3}))
+
+    def build_over_other(model, *arguments, **options):
+        return build(other if os.environ.get("RANK") == "1" else model, *arguments, **options)
+
+    monkeypatch.setattr(initialize, "build_checkpoint", build_over_other)
+    arch = ("--arch", "dense:head=true,adapters=4", "--device", "cpu")
+    command = make_command(room, tiny_model_without_dropout, "mlm", tmp_path / "two", *arch)
+    results = run_processes(2, lambda rank: run_captured(*command))
+    assert [one["code"] for one in results] == [1, 1] and "the digest of the trunk is" in results[0]["stderr"]
 
 
 def test_from_scratch_and_with_any_context(room, tmp_path, tiny_model):

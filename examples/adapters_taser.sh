@@ -19,7 +19,7 @@ learned one "$MODEL" "dense:pooling=last,normalise=true,adapters=$((EXPERTS * RA
 for routing in $ROUTINGS; do
   experts=$EXPERTS rank=$((RANK / 2))
   if [ "$routing" = role ]; then experts=2 rank=$((EXPERTS * RANK / 4)); fi
-  learned "$routing" "$MODEL" "taser:every=1,pooling=last,normalise=true,adapters=$rank,experts=$experts,routing=$routing" contrastive train \
+  learned "$routing" "$MODEL" "taser:every=0,pooling=last,normalise=true,adapters=$rank,experts=$experts,routing=$routing" contrastive train \
     --document-length "$DOCUMENT_LENGTH" "${memory[@]}"
   models+=("$routing")
 done

@@ -80,7 +80,7 @@ EXPECTED: dict[tuple[str, str], list[tuple[list[str], list[str]]]] = {
     ("adapters_came.sh", ""): [(measures, ["bm25", "dense-global", *ADAPTED, "came"]) for measures in ADAPTER_MEASURES],
     ("adapters_taser.sh", ""): [
         *[(measures, ["bm25", "one", "token", "sequence", "role"]) for measures in ADAPTER_MEASURES],
-        *[(["router", *USAGE], ["query"] * 5)] * 2,
+        *[(["router", *USAGE], ["query"] * 15)] * 2,
     ],
     ("adapters_reranker.sh", ""): [(measures, ["bm25", "untrained", "reranker", "alone", "distilled"]) for measures in ADAPTER_MEASURES],
 }

@@ -87,7 +87,7 @@ def open_trunk(checkpoint: Path, entry: Mapping[str, Any], *, verify: bool, move
     else:
         trunk, folder = Trunk(**entry), (checkpoint / entry["model"]).resolve()
         if revision:
-            folder = weights_io.find_snapshot(entry["model"], revision, expected)
+            folder = weights_io.resolve_commit(entry["model"], revision, expected)
         elif not folder.is_dir():
             raise ArtifactError(
                 f"{checkpoint}: the weights that its adapters belong to are gone from {folder}; where they are now, say by: "

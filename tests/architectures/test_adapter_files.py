@@ -138,10 +138,10 @@ def test_a_trunk_of_the_hub_is_opened_from_the_cache_without_a_request(tiny_mode
     commit = "1" * 40
     snapshot = shutil.copytree(tiny_model, tmp_path / "hub/models--anna--tiny/snapshots" / commit)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *names, **options: pytest.fail("a request"))
-    folder = weights_io.find_snapshot("anna/tiny", commit, ("config.json", "model.safetensors"))
+    folder = weights_io.resolve_commit("anna/tiny", commit, ("config.json", "model.safetensors"))
     assert folder == snapshot
     with pytest.raises(pytest.fail.Exception, match="a request"):
-        weights_io.find_snapshot("anna/tiny", commit, ("config.json", "more.safetensors"))
+        weights_io.resolve_commit("anna/tiny", commit, ("config.json", "more.safetensors"))
 
 
 def test_a_trunk_that_is_named_by_its_path_in_the_cache_of_the_hub_is_a_folder(tiny_model, tmp_path, moeir):

@@ -57,7 +57,7 @@ def resolve_model(model: Path, extra_files: Iterable[str] = (), revision: str | 
         raise UsageError(f"{model}: not a folder, and it cannot be loaded from the hub ({reason}); expected a folder of weights") from None
 
 
-def find_snapshot(model: str, revision: str, files: Iterable[str]) -> Path:
+def resolve_commit(model: str, revision: str, files: Iterable[str]) -> Path:
     """The folder of a commit of a model on the hub: the cached one, without a request, if it has these `files`, else downloaded."""
     from huggingface_hub import try_to_load_from_cache
 

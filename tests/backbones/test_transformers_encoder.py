@@ -1,18 +1,22 @@
 """Models of transformers as encoders: packed, whole or cut, they give each text the states of transformers for that text alone."""
 
+import copy
+import inspect
 import json
 import logging
+from contextlib import nullcontext
 from functools import cache
 
 import pytest
 import torch
 import transformers
 
-from moeir.backbones import transformers_model
+from moeir.backbones import transformers_encoder, transformers_model
 from moeir.backbones.encoder import run_layers
 from moeir.backbones.families import weights_io
 from moeir.backbones.layers import set_attention_dropout
 from moeir.backbones.packed_tokens import PackedTokens
+from moeir.backbones.transformers_encoder import NotPackableError
 from moeir.errors import UsageError
 
 V, LENGTHS = 61, (5, 1, 20, 20, 13)
@@ -155,6 +159,37 @@ def test_a_model_in_which_texts_mix_runs_whole_over_texts_of_one_length(name, tm
     assert difference(ours(PackedTokens.from_lists(random_ids(), "document")), expected) <= 1e-6
     with pytest.raises(UsageError, match=r"came: .* runs whole, as texts do not stay apart in it"):
         ours.check_layers("came")
+
+
+MIXING = ("mpnet", "deberta-v2", "t5", "lfm2", "qwen3_5_text")  # they know no boundaries of texts, whatever attention is asked for
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "llama", "granite", *MIXING])
+@torch.no_grad()
+def test_the_probe_finds_texts_that_mix_in_a_model_that_is_forced_to_run_packed(name, monkeypatch):
+    """Without the checks before it, which refuse some of MIXING while they are cut: the whole model reads one row of packed texts."""
+    base = copy.deepcopy(make_model(name)).base_model  # configurations are of all tests
+    sizes = transformers_encoder.TransformersConfig(V, 32, 3, 4, 48, 1e-12, 64, 2, 0.3)
+    expected = transformers_model._run_alone(base, transformers_model.draw_probe_texts(sizes))
+    own_attention, first = base.config._attn_implementation, transformers_model.find_first_position(base.config)
+    if base._can_set_attn_implementation():
+        base.set_attn_implementation(transformers_encoder.ATTENTION)
+    encoder = transformers_encoder.TransformersEncoder(sizes, base, None, first_position=first)
+
+    def run_packed(tokens):
+        inputs = {"input_ids": tokens.ids[None], "position_ids": tokens.positions()[None] + first, "moeir_layout": tokens.layout}
+        accepted = inspect.signature(base.forward).parameters
+        passed = accepted.keys() if "kwargs" not in accepted else inputs.keys()
+        token = transformers_encoder._running.set(transformers_encoder.LayerRun(None, tokens, None))
+        try:
+            return base(**{name: value for name, value in inputs.items() if name in passed}).last_hidden_state[0]
+        finally:
+            transformers_encoder._running.reset(token)
+
+    monkeypatch.setattr(transformers_encoder, "UNSUPPORTED", ())
+    monkeypatch.setattr(encoder.embeddings, "forward", run_packed)
+    with pytest.raises(NotPackableError, match="states differ by") if name in MIXING else nullcontext():
+        transformers_model.check_packing(encoder, expected, own_attention)
 
 
 @pytest.mark.parametrize("name", [*PACKED, *WHOLE])

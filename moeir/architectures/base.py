@@ -322,11 +322,11 @@ def _split_adapters(architecture: Architecture, shapes: dict[str, tuple[int, ...
         elif isinstance(module, Adapted):
             is_table = isinstance(module, AdaptedEmbedding)  # whose A is a table too: a token has one of its columns
             names = {"down.places.weight" if is_table else "down": "down", "up": "up"}
-            kept = {part: shapes.pop(f"{name}.{own}")[1:] for part, own in names.items()}
+            expert_shapes = {part: shapes.pop(f"{name}.{own}")[1:] for part, own in names.items()}
             is_shared = len(module.experts) == 1 if is_table else router is None
             for number, expert in enumerate(module.experts):
                 own_name = f"towers.{expert}.{name}" if isinstance(router, TowerRouter) else f"{name}.experts.{number}"
-                shapes |= {f"{name if is_shared else own_name}.{part}": shape for part, shape in kept.items()}
+                shapes |= {f"{name if is_shared else own_name}.{part}": shape for part, shape in expert_shapes.items()}
             if is_table:
                 mixtures += [] if is_shared else [Mixture(name, {"query": (0,), "document": (1,)})]
             elif isinstance(router, TowerRouter):

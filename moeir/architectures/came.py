@@ -11,7 +11,7 @@ from moeir.architectures.base import Architecture, Router
 from moeir.backbones.encoder import Encoder, run_layers
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.errors import UsageError
-from moeir.heads.lexical import LexicalHead
+from moeir.heads.lexical import LexicalHead, has_fixed_bias
 from moeir.heads.pooling import PoolingHead
 from moeir.heads.token_vectors import TokenVectorHead
 from moeir.mixtures.adapters import NO_ADAPTERS, AdapterOptions, TowerRouter, insert_adapters, merge_adapters
@@ -91,8 +91,9 @@ class Came(Architecture):
             raise UsageError("came:embeddings=private is for moeir's own layers: transformers' may read what embeddings compute")
         if embeddings == "private":
             self.private_embeddings.update({name: copy.deepcopy(encoder.embeddings) for name in experts[1:]})
+        lexical_options = {"vocabulary": encoder.config.vocabulary, "special_tokens": special_tokens, "has_bias": has_fixed_bias(encoder)}
         heads = {
-            "lexical": lambda: LexicalHead(queries=lexical_queries, vocabulary=encoder.config.vocabulary, special_tokens=special_tokens),
+            "lexical": lambda: LexicalHead(queries=lexical_queries, **lexical_options),
             "local": lambda: TokenVectorHead(encoder.config.hidden, special_tokens, dimension=local_dim, normalise=local_normalise),
             "global": lambda: PoolingHead(pooling=pooling, normalise=normalise),
         }

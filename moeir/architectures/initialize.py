@@ -43,7 +43,7 @@ from moeir.kernels.token_budget import split_by_tokens
 from moeir.mixtures.router import ExpertRouter
 
 OPENED = ("dense", "splade", "colbert", "cross-encoder")  # that take over the options of a folder of sentence-transformers
-MAX_HEAD_TEXTS = 400
+MAX_HEAD_TEXTS, MAX_BIAS_TEXTS = 400, 64  # to fit a whole head, and to fit a bias
 MAX_GATE_TEXTS = 100
 MAX_BATCH_TOKENS = 8192
 CLASSIFIER_OUTPUT = f"{weights_io.CLASSIFIER_PREFIX}output."
@@ -214,10 +214,11 @@ def _fit_fresh_parts(model: RetrievalModel, texts: Sequence[str], seed: int, *, 
     routers = [router for router in architecture.routers().values() if isinstance(router, ExpertRouter)]
     if centred := [router for router in routers if router.gate_start == "centred"]:
         _centre_gates(model, centred, list(texts) or _draw_vocabulary_texts(model.tokenizer, seed))
-    if fit_head and architecture.encoder.vocabulary_head is not None:
+    lexical = [head for head in architecture.heads.values() if isinstance(head, LexicalHead)]
+    if architecture.encoder.vocabulary_head is not None and (fit_head or any(head.bias is not None for head in lexical)):
         _fit_mlm_head(model, texts, seed)
-    for head in architecture.heads.values():
-        if isinstance(head, LexicalHead) and head.query_weights is not None and fit_query_weights:
+    for head in lexical:
+        if head.query_weights is not None and fit_query_weights:
             head.set_query_weights(_start_query_weights(model, texts))
 
 
@@ -317,32 +318,37 @@ def _log_overridden_options(folder: Path, arch: str, folder_options: dict[str, s
 
 @torch.no_grad()
 def _fit_mlm_head(model: RetrievalModel, texts: Sequence[str], seed: int) -> None:
-    """Fit the head on the states of the lexical expert, which are still those of the plain weights."""
+    """Fit the head, or of a decoder the bias of the lexical expert, on the states of that, which are still those of the plain weights."""
     architecture = model.architecture.eval()
     sample = list(texts) or _draw_vocabulary_texts(model.tokenizer, seed)
-    sample = random.Random(seed).sample(sample, min(MAX_HEAD_TEXTS, len(sample)))
+    is_lexical, head = "lexical" in architecture.representation_kinds, architecture.encoder.vocabulary_head
+    lexical = architecture.heads["lexical"] if is_lexical else None
+    bias = lexical.bias if isinstance(lexical, LexicalHead) and lexical.bias is not None else None
+    sample = random.Random(seed).sample(sample, min(MAX_HEAD_TEXTS if bias is None else MAX_BIAS_TEXTS, len(sample)))
     ids, _ = model.token_ids(sample, "document")
     ids.sort(key=len)
     batches = split_by_tokens([len(text) for text in ids], MAX_BATCH_TOKENS)
     parts = [PackedTokens.from_lists(ids[first:last], "document") for first, last in batches]
-    is_lexical = "lexical" in architecture.representation_kinds
     outputs = [architecture.encode_states(part)["lexical"] if is_lexical else architecture.encoder(part) for part in parts]
     states, token_ids = torch.cat(outputs), torch.cat([part.ids for part in parts])
     special_tokens = architecture.special_tokens
     special_ids = [special_tokens.beginning, special_tokens.separator, special_tokens.document_marker if architecture.markers else None]
     is_ordinary = ~torch.isin(token_ids, torch.tensor([number for number in special_ids if number is not None]))
-    head, embedding = architecture.encoder.vocabulary_head, architecture.encoder.embeddings.words.weight
-    if isinstance(head, UntransformedMlmHead):
-        report = mlm_head.fit_bias(head, embedding, states[is_ordinary], token_ids[is_ordinary])
+    words, tokens = architecture.encoder.vocabulary_words, (states[is_ordinary], token_ids[is_ordinary])
+    assert head is not None
+    fitted = "no vocabulary head in the weights: fitted one"
+    if bias is not None:
+        fitted, report = "no bias in the vocabulary head: fitted one", mlm_head.fit_bias(bias, head, words, *tokens)
+    elif isinstance(head, UntransformedMlmHead):
+        report = mlm_head.fit_bias(head.bias, head, words, *tokens)
     else:
-        assert head is not None
-        report = mlm_head.fit_mlm_head(head, embedding, states[is_ordinary], token_ids[is_ordinary])
+        report = mlm_head.fit_mlm_head(head, words, *tokens)
     if architecture.document_encoder is not None and architecture.document_encoder.vocabulary_head is not None:
         architecture.document_encoder.vocabulary_head.load_state_dict(head.state_dict())
     log.info(
-        "no vocabulary head in the weights: fitted one on %d tokens of %d %s; its strongest term is the token's own "
-        "word for %.0f %% of them, and %.4f %% of terms start above zero",
-        *(report.token_count, len(sample), "texts" if texts else "lists of words", 100 * report.top1_share, 100 * report.positive_share),
+        "%s on %d tokens of %d %s; its strongest term is the token's own word for %.0f %% of them, and %.4f %% of terms start above zero",
+        *(fitted, report.token_count, len(sample), "texts" if texts else "lists of words"),
+        *(100 * report.top1_share, 100 * report.positive_share),
     )
 
 

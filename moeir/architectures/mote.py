@@ -4,7 +4,7 @@ from moeir.architectures.base import Architecture
 from moeir.backbones.encoder import Encoder
 from moeir.backbones.packed_tokens import SpecialTokens
 from moeir.errors import UsageError
-from moeir.heads.lexical import LexicalHead
+from moeir.heads.lexical import LexicalHead, has_fixed_bias
 from moeir.heads.mlm_head import UntransformedMlmHead
 from moeir.heads.pooling import PoolingHead
 from moeir.mixtures.adapters import NO_ADAPTERS, AdapterOptions, insert_adapters, insert_routed_adapters
@@ -73,8 +73,9 @@ class Mote(Architecture):
         self.is_hf_compatible = encoders == "siamese" and sparse_head == "mlm" and not adapters.adapters
         if encoders == "separate":
             self.set_encoder_sharing(encoders)
-        heads = {"global": PoolingHead(pooling=pooling, normalise=normalise), "lexical": LexicalHead()}
-        self.heads.update({name: heads[name] for name in experts})
+        lexical_options = {"vocabulary": encoder.config.vocabulary, "has_bias": not self.is_hf_compatible and has_fixed_bias(encoder)}
+        heads = {"global": lambda: PoolingHead(pooling=pooling, normalise=normalise), "lexical": lambda: LexicalHead(**lexical_options)}
+        self.heads.update({name: heads[name]() for name in experts})
         self.summed_experts = {similarity: experts}
         scales = {"global": global_scale, "lexical": lexical_scale}
         self.scales = {name: scales[name] for name in experts}

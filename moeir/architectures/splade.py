@@ -3,7 +3,7 @@
 from moeir.architectures.base import Architecture
 from moeir.backbones.encoder import Encoder
 from moeir.backbones.packed_tokens import SpecialTokens
-from moeir.heads.lexical import LexicalHead
+from moeir.heads.lexical import LexicalHead, has_fixed_bias
 from moeir.mixtures.adapters import NO_ADAPTERS, AdapterOptions, insert_adapters
 
 
@@ -28,8 +28,9 @@ class Splade(Architecture):
     ) -> None:
         super().__init__(encoder, special_tokens)
         insert_adapters(encoder, adapters, ("lexical",))
+        self.is_hf_compatible = queries == "encoder" and not adapters.adapters
         options = {"pooling": pooling, "activation": activation, "queries": queries}
-        self.heads["lexical"] = LexicalHead(vocabulary=encoder.config.vocabulary, special_tokens=special_tokens, **options)
+        options |= {"vocabulary": encoder.config.vocabulary, "has_bias": not self.is_hf_compatible and has_fixed_bias(encoder)}
+        self.heads["lexical"] = LexicalHead(special_tokens=special_tokens, **options)
         self.scales = {"lexical": scale}
         self.token_experts = ("lexical",) if queries == "tokens" else ()
-        self.is_hf_compatible = queries == "encoder" and not adapters.adapters

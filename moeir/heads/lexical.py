@@ -18,13 +18,19 @@ QUERIES = ("encoder", "tokens")
 WEIGHT_UNIT = 100.0  # of a query token's weight per unit of its parameter: a rate for encoders, 5e-5, moves a weight by .005 a step
 
 
+def has_fixed_bias(encoder: Encoder) -> bool:
+    """Whether the logits of an encoder's vocabulary head have no bias that is learned, as those of decoders."""
+    return encoder.vocabulary_head is not None and "bias" not in dict(encoder.vocabulary_head.named_parameters(recurse=False))
+
+
 class LexicalHead(nn.Module):
-    """weight(text, term) = log(1 + relu(logit)), pooled over positions. It uses the encoder's MLM head and has no parameters.
+    """weight(text, term) = log(1 + relu(logit)), pooled over positions. It uses the encoder's MLM head and has no parameters of its own.
 
     `max` is SPLADE-max (Formal et al. 2021b) and CAME's; `sum` is the first SPLADE (Formal et al. 2021a, eq. 2). `log1p_relu` takes the
     logarithm of a maximum twice (Shen et al. 2025). With `queries=tokens` the weights of a query are those of its tokens, each
     learned once for the vocabulary, and no encoder reads it: SPLADE-doc (Formal et al. 2021b) has 1 for all of them, Nardini et al. (2025)
-    learn them.
+    learn them. `has_bias`: a bias of the logits in place of the MLM head's, for decoders, whose logits have none: which of them are above
+    zero says nothing before it is fitted.
     """
 
     kind = Sparse.kind
@@ -37,12 +43,14 @@ class LexicalHead(nn.Module):
         queries: str = "encoder",
         vocabulary: int = 0,
         special_tokens: SpecialTokens | None = None,
+        has_bias: bool = False,
     ) -> None:
         super().__init__()
         check_choice("lexical pooling", pooling, POOLINGS)
         check_choice("lexical queries", queries, QUERIES)
         check_choice("lexical activation", activation, ACTIVATIONS[: 2 if pooling == "max" else 1])
         self.pooling, self.activation = pooling, activation
+        self.bias = nn.Parameter(torch.zeros(vocabulary)) if has_bias else None
         self.query_weights: nn.Parameter | None = None
         if queries == "tokens":
             assert special_tokens is not None
@@ -74,13 +82,13 @@ class LexicalHead(nn.Module):
             return self.weigh_tokens(tokens)
         head, words = encoder.vocabulary_head, encoder.vocabulary_words
         assert head is not None
-        transformed = head(states)
+        transformed, bias = head(states), head.bias if self.bias is None else self.bias
         if self.pooling == "sum":
-            texts, terms, weights = log_saturated_sum(transformed, tokens.layout, words, head.bias)
+            texts, terms, weights = log_saturated_sum(transformed, tokens.layout, words, bias)
         else:  # log(1 + x) is monotonic, so the maximum is taken first
             product_words = words if encoder.product_words is None else encoder.product_words
-            texts, terms, positions = find_max_positions(transformed, tokens.layout, product_words, head.bias)
-            logits = selected_logits(transformed, words, head.bias, terms, positions)
+            texts, terms, positions = find_max_positions(transformed, tokens.layout, product_words, bias)
+            logits = selected_logits(transformed, words, bias, terms, positions)
             if logits.is_cuda:  # rounding can leave weights of 0; dropping them here would synchronise
                 weights = torch.log1p(logits.relu())
             else:

@@ -80,10 +80,11 @@ def fit_mlm_head(
 
 
 @torch.no_grad()
-def fit_bias(head: UntransformedMlmHead, embeddings: Tensor, states: Tensor, ids: Tensor, *, positive: float = 2e-4) -> FitReport:
-    """Set the bias of a head without a transform so that each term is above zero for a share `positive` of the tokens."""
+def fit_bias(bias: nn.Parameter, head: nn.Module, embeddings: Tensor, states: Tensor, ids: Tensor, *, positive: float = 2e-4) -> FitReport:
+    """Set a bias [V] of logits so that a share `positive` of the (token, term) pairs is above zero, for each term as often as its logits
+    are that far above their mean; the other weights of `head` stay."""
     _, offset, report = _centre_logits(head, embeddings, states, ids, positive)
-    head.bias.copy_(-offset)
+    bias.copy_(-offset)
     return report
 
 

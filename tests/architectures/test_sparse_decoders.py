@@ -81,15 +81,37 @@ def test_the_weights_of_a_bidirectional_decoder_are_those_of_all_its_logits(name
 
 
 def test_cames_lexical_expert_over_a_decoder_is_equal_to_the_formula_and_keeps_that_its_tokens_attend_to_later_ones(weights, tmp_path):
+    """With the bias that it is given, since the logits of a decoder have none."""
     folder = weights("qwen3", tie_word_embeddings=False)
     checkpoint = build_checkpoint(folder, "came:shared_layers=1,local_dim=8", RULES, backbone="bidirectional")
-    ids = checkpoint.token_ids(TEXTS, "document")[0]
-    expected = torch.stack([torch.log1p(all_logits(folder, text).relu().amax(0)) for text in ids])
+    ids, bias = checkpoint.token_ids(TEXTS, "document")[0], checkpoint.architecture.heads["lexical"].bias.detach()
+    expected = torch.stack([torch.log1p((all_logits(folder, text) + bias).relu().amax(0)) for text in ids])
     checkpoint.save(tmp_path)
     assert json.loads((tmp_path / "config.json").read_text())["is_causal"] is False
     for model in (checkpoint, open_checkpoint(tmp_path)):
         assert not model.architecture.encoder.is_causal
         assert difference(to_matrix(model.encode(TEXTS)["lexical"]), expected) <= 1e-5
+
+
+@pytest.mark.parametrize("arch", ["came:shared_layers=1,local_dim=8", "came:shared_layers=1,adapters=2", "mote", "splade:adapters=2"])
+def test_the_lexical_expert_of_a_decoder_starts_with_few_terms(arch, weights):
+    """A word of 700 is above zero for some two tokens of a thousand, whatever the logits' mean: without a bias about half of them are."""
+    folder = weights("qwen3", vocab_size=700)
+    texts = [*TEXTS, *(" ".join(text.split()[::-1]) for text in TEXTS)] * 4
+    checkpoint = build_checkpoint(folder, arch, RULES, texts, backbone="bidirectional")
+    plain = build_checkpoint(folder, "splade", RULES, texts, backbone="bidirectional")
+    assert "bias" not in dict(plain.architecture.heads["lexical"].named_parameters())  # its layout has no place for one
+    tokens = sum(map(len, checkpoint.token_ids(TEXTS, "document")[0]))
+    active, usual = ((to_matrix(model.encode(TEXTS)["lexical"]) > 0).sum().item() for model in (checkpoint, plain))
+    assert len(TEXTS) <= active <= 8 * tokens and usual > 100 * len(TEXTS)
+
+
+def test_the_bias_of_a_decoders_terms_is_trained(weights):
+    architecture = build_checkpoint(weights("qwen3"), "came:shared_layers=1,adapters=2", RULES, backbone="bidirectional").architecture
+    tokens = PackedTokens.from_lists([[5, 6, 7], [8, 9]], "document")
+    architecture.train()(tokens)["lexical"].weights.sum().backward()
+    bias = architecture.heads["lexical"].bias
+    assert bias.requires_grad and bias.grad.count_nonzero() > 0
 
 
 def test_transformers_opens_what_is_written_as_bidirectional(weights, tmp_path):

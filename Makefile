@@ -15,7 +15,8 @@ demo:
 
 environment: $(VENV)/.for-tests
 
-# torch first and pinned (constraints.txt): an open version range installs gigabytes of CUDA packages
+# torch first and pinned (constraints.txt), from where pip is set to look: the build of PyPI is for CUDA, 2.7 GB; that of
+# https://download.pytorch.org/whl/cpu is not: PIP_EXTRA_INDEX_URL
 $(VENV)/.for-tests: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $$(grep '^torch==' constraints.txt)

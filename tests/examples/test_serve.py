@@ -38,7 +38,8 @@ def test_the_commands_have_flags_of_serve() -> None:
         assert words[0].endswith("moeir") and words[1] == "serve"
         assert {word for word in words if word.startswith("--")} <= known_flags()
     timeout = next(setting.default for setting in settings.list_settings(Serve) if setting.name == "timeout")
-    assert int(re.findall(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)[0]) > timeout, "systemd kills what has not stopped by then"
+    for seconds in (re.findall(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)[0], re.findall(r"--stop-timeout (\d+)", DOCKERFILE)[0]):
+        assert int(seconds) > timeout, "what has not stopped by then is killed"
 
 
 def test_the_image_gives_its_own_address_to_nobody_but_who_publishes_it() -> None:

@@ -12,7 +12,7 @@
 DATA=${DATA:-data/msmarco} WORK=${WORK:-work/adapters} MODEL=${MODEL:-Qwen/Qwen3-0.6B} MEMORY=${MEMORY:-}
 QUERY_LENGTH=${QUERY_LENGTH:-32} DOCUMENT_LENGTH=${DOCUMENT_LENGTH:-128} BATCH=${BATCH:-64} NEGATIVES=${NEGATIVES:-7}
 RANK=${RANK:-16} RATE=${RATE:-2e-4} EPOCHS=${EPOCHS:-1} SEED=${SEED:-42} DEPTH=${DEPTH:-1000} BM25_DEPTH=${BM25_DEPTH:-200}
-KEPT=${KEPT:-14} # negatives of a query that are kept, of which each epoch draws
+POOL=${POOL:-14} # negatives of a query, of which each epoch draws
 . "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
 
 DATA=$(absolute "$DATA")
@@ -24,7 +24,7 @@ settings=(--query-length "$QUERY_LENGTH" --epochs "$EPOCHS" --warmup 0.1 --seed 
 prepared() { # BM25's lists and training examples, which all these scripts share
   msmarco "$DATA"
   bm25 msmarco bm25:k1=0.82,b=0.68 train dev dl19 dl20
-  $MOEIR mine-negatives --run "$(path train bm25/bm25)" --qrels "${qrels[train]}" --method "band:first=0,last=$BM25_DEPTH" --keep "$KEPT" \
+  $MOEIR mine-negatives --run "$(path train bm25/bm25)" --qrels "${qrels[train]}" --method "band:first=0,last=$BM25_DEPTH" --keep "$POOL" \
     --output "$WORK/data/train.jsonl"
 }
 

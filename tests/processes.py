@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socket
 import tempfile
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from safetensors.torch import load_file
 
 from moeir import distributed
 from moeir.analysis.training_monitor import METRICS_FILE
+from moeir.architectures import initialize
 from tests.conftest import run_in_process
 from tests.kill_points import fork
 
@@ -31,6 +33,19 @@ def run_captured(*arguments: object) -> dict[str, Any]:
     except SystemExit as end:  # exits because another process failed
         return {"code": end.code, "stderr": ""}
     return {"code": result.code, "stderr": result.stderr}
+
+
+def change_trunk_of_process_1(trunk: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let process 1 build its checkpoint over a copy of the trunk whose weights are the same, and whose config.json has another epsilon: no
+    sum of weights shows that."""
+    other, build = shutil.copytree(trunk, folder / "other"), initialize.build_checkpoint
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(config | {"layer_norm_eps": 1e-3}))
+
+    def build_over_other(model: Path, *arguments: Any, **options: Any) -> Any:
+        return build(other if os.environ.get("RANK") == "1" else model, *arguments, **options)
+
+    monkeypatch.setattr(initialize, "build_checkpoint", build_over_other)
 
 
 def read_metrics(folder: Path) -> list[dict[str, float]]:

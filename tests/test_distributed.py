@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import socket
 import time
@@ -12,7 +11,6 @@ import pytest
 import torch
 
 from moeir import distributed
-from moeir.architectures import initialize
 from moeir.architectures.base import Architecture, EncoderOutput
 from moeir.distributed import ProcessGroup, _check_devices, destroy_process_group, init_process_group
 from moeir.errors import DataError, MoeirError, OutOfMemory, UsageError
@@ -23,7 +21,15 @@ from moeir.training.engine import DataParallel
 from moeir.training.sampling import ShardSpec, shard_texts
 from moeir.training.token_cache import TokenCache
 from moeir.training.trainer import _sum_frozen_bytes
-from tests.processes import assert_same_training, free_port, read_metrics, reset_process_state, run_captured, run_processes
+from tests.processes import (
+    assert_same_training,
+    change_trunk_of_process_1,
+    free_port,
+    read_metrics,
+    reset_process_state,
+    run_captured,
+    run_processes,
+)
 from tests.training.toy_examples import make_examples, write_collection
 
 CAME = ("came:shared_layers=2,local_dim=8,normalise=true", "competitive:standardised=0.4,flops_query=1e-3,flops_document=1e-3")
@@ -420,15 +426,7 @@ def test_frozen_weights_are_neither_sent_nor_summed_and_must_be_the_same():
 
 
 def test_processes_over_other_trunks_do_not_begin(learn, tiny_model_without_dropout, tmp_path, monkeypatch):
-    """One whose weights are the same, and whose config.json has another epsilon: no sum of weights shows that."""
-    other, build = shutil.copytree(tiny_model_without_dropout, tmp_path / "other"), initialize.build_checkpoint
-    config = json.loads((other / "config.json").read_text())
-    (other / "config.json").write_text(json.dumps(config | {"layer_norm_eps": 1e-3}))
-
-    def build_over_other(model, *arguments, **options):
-        return build(other if os.environ.get("RANK") == "1" else model, *arguments, **options)
-
-    monkeypatch.setattr(initialize, "build_checkpoint", build_over_other)
+    change_trunk_of_process_1(tiny_model_without_dropout, tmp_path, monkeypatch)
     _, results = learn(2, "adapters", name="trunk")
     assert [one["code"] for one in results] == [1, 1]
     assert "process 1 (" in results[0]["stderr"] and "the digest of the trunk is" in results[0]["stderr"]

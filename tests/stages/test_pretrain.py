@@ -1,20 +1,17 @@
 """`moeir pretrain` on the toy texts: every objective, killed and resumed, and then fine-tuned."""
 
 import json
-import os
-import shutil
 
 import pytest
 import torch
 from transformers import AutoModelForMaskedLM
 
 from moeir import variants
-from moeir.architectures import initialize
 from moeir.architectures.checkpoint import open_checkpoint
 from moeir.backbones.families import weights_io
 from tests.conftest import run_in_process, run_moeir
 from tests.kill_points import kill_at
-from tests.processes import assert_same_training, read_metrics, run_captured, run_processes
+from tests.processes import assert_same_training, change_trunk_of_process_1, read_metrics, run_captured, run_processes
 
 SIZES = ("--batch-size", 4, "--steps", 3, "--document-length", 20, "--query-length", 12, "--learning-rate", 1e-3, "--dtype", "float32")
 QUERIES = ("cotmae-qc", "mote")
@@ -98,14 +95,7 @@ def test_a_trunk_in_bfloat16_is_pretrained_on_and_stays_so(objective, arch, room
 
 
 def test_processes_over_other_trunks_do_not_begin(room, tmp_path, tiny_model_without_dropout, monkeypatch):
-    other, build = shutil.copytree(tiny_model_without_dropout, tmp_path / "other"), initialize.build_checkpoint
-    config = json.loads((other / "config.json").read_text())
-    (other / "config.json").write_text(json.dumps(config | {"layer_norm_eps": 1e-3}))
-
-    def build_over_other(model, *arguments, **options):
-        return build(other if os.environ.get("RANK") == "1" else model, *arguments, **options)
-
-    monkeypatch.setattr(initialize, "build_checkpoint", build_over_other)
+    change_trunk_of_process_1(tiny_model_without_dropout, tmp_path, monkeypatch)
     arch = ("--arch", "dense:head=true,adapters=4", "--device", "cpu")
     command = make_command(room, tiny_model_without_dropout, "mlm", tmp_path / "two", *arch)
     results = run_processes(2, lambda rank: run_captured(*command))

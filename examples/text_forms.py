@@ -16,11 +16,12 @@ from itertools import accumulate
 from pathlib import Path
 
 from moeir.analysis.result import Plot
-from moeir.analysis.wins import QUESTION_WORDS, YES_NO_VERBS
 from moeir.errors import MoeirError
 from moeir.evaluation import tables
 from moeir.records import texts
 
+QUESTION_WORDS = ("what", "who", "when", "where", "which", "why", "how")
+YES_NO_VERBS = ("is", "are", "was", "were", "do", "does", "did", "can", "could", "has", "have", "will", "would", "should")
 FORMS = ("question", "statement", "phrase")
 FINITE_AUXILIARIES = frozenset([*YES_NO_VERBS, "am", "had", "may", "might", "must", "shall", "cannot"])
 SENTENCE = re.compile(r"[^.!?\n]+(?:[.!?]+(?!\s|$)[^.!?\n]+)*[.!?]*")

@@ -33,7 +33,7 @@ ANALYSES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # the flags th
     "overlap": (("run", "overlap"), ()),
     "usage": (TEXTS_AND_MODEL, ("model",)),
     "divergence": ((*TEXTS_AND_MODEL, "qrels", "expert", "pairs", "bandwidth", "seed"), ("model", "queries", "corpus", "qrels")),
-    "wins": (("run", "qrels", "measure", "queries", "corpus", "list_queries"), ("run", "qrels")),
+    "wins": (("run", "qrels", "measure", "queries", "list_queries"), ("run", "qrels")),
     "ranks": (("run", "qrels", "queries", "query", "depth"), ("run", "qrels")),
     "competition": (("run", "after", "qrels", "measure", "seed"), ("run", "after", "qrels")),
     "projection": ((*TEXTS_AND_MODEL, "expert", "projection", "dimensions", "sample", "seed"), ("model",)),
@@ -62,15 +62,13 @@ class Analyze(Stage):
     after: tuple[Path, ...] = input_field("run", "competition: the run of each expert after that, by the same names.", ())
     overlap: str = option("overlap: rbo:persistence=0.9 or overlap:depth=100.", "rbo", package="analysis.overlap")
     model: Path | None = input_field("checkpoint", "usage, divergence, projection: checkpoint.", None, aliases=("--encoder",))
-    corpus: Path | None = input_field(
-        "texts", "Documents. wins: group queries by their word overlap with relevant documents.", None, only_with=READERS["corpus"]
-    )
+    corpus: Path | None = input_field("texts", "Documents.", None, only_with=READERS["corpus"])
     queries: Path | None = input_field(
         "texts",
-        "Queries. wins: group them by length and question word; with --list, and ranks: show their texts.",
+        "Queries. wins --list, and ranks: to show their texts.",
         None,
         aliases=("--topics",),
-        only_with=READERS["queries"],
+        only_with=("list_queries", *(name for name in READERS["queries"] if name != "wins")),
     )
     qrels: Path | None = input_field(
         "qrels",
@@ -148,8 +146,8 @@ class Analyze(Stage):
                 raise UsageError(f"analyze {name}: needs --{flag}")
         if name in ("usage", "projection") and self.corpus is None and self.queries is None:
             raise UsageError(f"analyze {name}: needs --corpus, --queries or both")
-        if name == "wins" and self.corpus is not None and self.queries is None:
-            raise UsageError("analyze wins: --corpus needs --queries, whose words are compared with the relevant documents")
+        if name == "wins" and self.queries is not None and not self.list_queries:
+            raise UsageError("analyze wins: --queries shows texts, which need --list; evaluate --group-by FIELD compares groups of queries")
 
     def summary(self, counts: Facts) -> str:
         return f"{self._analysis_name()}, {format_count(counts['rows'], 'row')}"
@@ -185,22 +183,11 @@ class Analyze(Stage):
     def _analyze_wins(self) -> "AnalysisResult":
         from moeir.analysis import wins
         from moeir.evaluation import measures
-        from moeir.records import texts
 
-        grades, answers, measure = self._read_qrels(), None, measures.parse_measure(self.measure)
+        grades, measure = self._read_qrels(), measures.parse_measure(self.measure)
         with name_source(self.qrels):
             values = {name: measures.evaluate_run(run, grades, [measure])[str(measure)] for name, run in read_runs(self.run).items()}
-        if self.list_queries:
-            return wins.list_wins(values, self._read_texts_of(grades))
-        if self.queries is None:
-            return wins.analyze_wins(values, self.measure, {})
-        queries = {text.id: text.content for text in texts.read_texts(self.queries) if text.id in grades}
-        if not queries:
-            raise DataError(f"{self.queries}: none of its queries is judged in {self.qrels}")
-        if self.corpus is not None:
-            relevant = {document for query in queries for document, grade in grades[query].items() if grade > 0}
-            answers = {text.id: text.content for text in texts.read_texts(self.corpus, keep_empty=True) if text.id in relevant}
-        return wins.analyze_wins(values, self.measure, wins.group_queries(queries, grades, answers))
+        return wins.list_wins(values, self._read_texts_of(grades)) if self.list_queries else wins.analyze_wins(values, self.measure)
 
     def _analyze_competition(self) -> "AnalysisResult":
         from moeir.analysis.competition import analyze_competition

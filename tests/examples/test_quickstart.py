@@ -28,7 +28,7 @@ def test_the_quickstart_runs_from_text_to_table_and_once_more_for_nothing(server
     together, by_kind, *wins = parse_tables(completed.stdout)
     assert together == (["nDCG@10", "RR@10", "R@100"], ROWS)
     assert by_kind == (list(KINDS), ROWS)
-    assert wins == [(["group", "queries", "run", "wins", "share", "nDCG@10"], ["all"] * 4)] * 2
+    assert wins == [(["queries", "wins", "share", "nDCG@10"], ["lexical", "local", "global", "tied"])] * 2
     cells = [line.split() for line in completed.stdout.splitlines() if line.startswith("bm25 ")]
     assert len(cells) == 2 and all(float(cell) > 0.3 for cell in (cells[0][1], *cells[1][1:])), "BM25 finds both kinds"
     page = (tmp_path / "demo" / "report.html").read_text(encoding="utf-8")

@@ -41,15 +41,10 @@ def listed(moeir):
     return run
 
 
-def test_wins_are_counted_by_class_of_query(listed):
-    rows = listed("wins", *RUNS, "--qrels", "test-qrels.tsv", *TEXTS, "--measure", "RR@10")
-    assert list(rows[0]) == ["by", "group", "queries", "run", "wins", "share", "RR@10"]
-    assert list(dict.fromkeys(row["by"] for row in rows)) == ["all", "length", "question", "overlap"]
-    for by in ("all", "length", "question", "overlap"):
-        assert sum(row["wins"] for row in rows if row["by"] == by) == 6
-    assert {row["group"]: row["queries"] for row in rows if row["by"] == "question"} == {"who": 2, "when": 1, "why": 1, "how": 1, "none": 1}
-    assert all(row["RR@10"] is None for row in rows if row["run"] == "tied")
-    assert {row["by"] for row in listed("wins", *RUNS, "--qrels", "test-qrels.tsv")} == {"all"}
+def test_wins_are_counted(listed):
+    rows = listed("wins", *RUNS, "--qrels", "test-qrels.tsv", "--measure", "RR@10")
+    assert list(rows[0]) == ["run", "queries", "wins", "share", "RR@10"]
+    assert sum(row["wins"] for row in rows) == 6 and rows[-1]["run"] == "tied" and rows[-1]["RR@10"] is None
 
 
 def test_a_projection_names_every_text_its_group_and_its_place(listed):
@@ -65,7 +60,7 @@ def test_a_projection_names_every_text_its_group_and_its_place(listed):
 
 PICTURES = {
     "overlap": ("--run", "lexical.trec", "--run", "global.trec"),
-    "wins": (*RUNS, "--qrels", "test-qrels.tsv", *TEXTS),
+    "wins": (*RUNS, "--qrels", "test-qrels.tsv"),
     "usage": ("--model", "gated", *TEXTS),
     "divergence": ("--model", "came", *TEXTS, "--qrels", "test-qrels.tsv", "--pairs", 5),
     "projection": ("--model", "came", *TEXTS, "--projection", "pca", "--dimensions", 3),
@@ -96,8 +91,8 @@ def test_a_map_goes_into_a_report(moeir, tmp_path):
     [
         ("wins --run lexical.trec --qrels test-qrels.tsv", 2, "expected two runs or more, found 1"),
         ("wins --run lexical.trec --run global.trec", 2, "analyze wins: needs --qrels"),
-        ("wins --run lexical.trec --run global.trec --qrels test-qrels.tsv --corpus corpus.jsonl", 2, "--corpus needs --queries"),
-        ("wins --run lexical.trec --run global.trec --qrels test-qrels.tsv --queries train-queries.jsonl", 3, "none of its queries is"),
+        ("wins --run lexical.trec --run global.trec --qrels test-qrels.tsv --corpus corpus.jsonl", 2, "does not read --corpus"),
+        ("wins --run lexical.trec --run global.trec --qrels test-qrels.tsv --queries train-queries.jsonl", 2, "which need --list"),
         ("wins --run lexical.trec --run global.trec --qrels test-qrels.tsv --measure nDGC", 2, "no measure is called"),
         ("usage --model came", 2, "analyze usage: needs --corpus, --queries or both"),
         ("projection --model came --queries test-queries.tsv --bandwidth 3", 2, "does not read --bandwidth"),

@@ -32,4 +32,4 @@ lists=()
 for expert in "${experts[@]}"; do lists+=(--run "expert-$expert=$(path dev "came-bm25/$expert")"); done
 lists+=(--run "came=$(path dev came-bm25/fused)")
 say "Figure 4: ranks of relevant passages"
-$MOEIR analyze ranks "${single[@]}" "${lists[@]}" "${judged[@]}" --queries "${queries[dev]}" "${cases[@]}" --depth "$DEPTH"
+$PYTHON "$examples/ranks.py" "${single[@]}" "${lists[@]}" "${judged[@]}" --queries "${queries[dev]}" "${cases[@]}" --depth "$DEPTH"

@@ -27,12 +27,10 @@ PAIRS=${PAIRS:-400} PERPLEXITY=${PERPLEXITY:-30} COTMAE=${COTMAE:-} COTMAE_STEPS
 SPAN_LENGTH=${SPAN_LENGTH:-128} COTMAE_GATE_STEPS=${COTMAE_GATE_STEPS:-10000}
 
 divergences() { # MODEL...: a line for each
-  local model
-  printf 'model\texpert\tpairs\tKL\tJS\n'
-  for model in "$@"; do
-    $MOEIR analyze divergence --model "$WORK/ckpt/$model" --queries "${queries[dev]}" --corpus "${corpora[msmarco]}" \
-      --qrels "${qrels[dev]}" --expert global --pairs "$PAIRS" --seed "$SEED" --form tsv | sed "1d; s/^/$model\t/"
-  done
+  local model flags=()
+  for model in "$@"; do flags+=(--model "$WORK/ckpt/$model"); done
+  $PYTHON "$examples/divergence.py" "${flags[@]}" --queries "${queries[dev]}" --corpus "${corpora[msmarco]}" \
+    --qrels "${qrels[dev]}" --expert global --pairs "$PAIRS" --seed "$SEED"
 }
 
 maps() { # NAME MODEL...: figures/NAME.svg, a panel for each

@@ -16,10 +16,10 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+from divergence import sample_pairs
 from matplotlib.figure import Figure
 
 from moeir import variants
-from moeir.analysis.divergence import sample_pairs
 from moeir.errors import MoeirError, UsageError
 from moeir.records import qrels, runs, texts
 from moeir.reporting.plots import COLOURS, STYLE

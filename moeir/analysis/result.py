@@ -23,12 +23,11 @@ class Plot:
 
 @dataclass(frozen=True)
 class AnalysisResult:
-    """`columns` and rows; their plot, if there is one; the number format of a text table, and its header if it differs from `columns`;
-    sentences about the whole."""
+    """`columns` and rows; their plot, if there is one; the header of a text table if it differs from `columns`; sentences about the
+    whole."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[object]]
     plot: Plot | None = None
-    number_format: str = ".4f"
     table_header: Sequence[str] = ()
     notes: Sequence[str] = ()

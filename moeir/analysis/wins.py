@@ -1,12 +1,10 @@
-"""Wins of each run, counted and query by query; ranks of relevant documents in each run."""
+"""Wins of each run, counted and query by query."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from moeir.analysis.result import AnalysisResult, Plot
-from moeir.records.qrels import Qrels
-from moeir.records.runs import Run
 
 TIED = "tied"
 RunValues = Mapping[str, Mapping[str, float]]  # run → query → value
@@ -54,22 +52,3 @@ def list_wins(values: RunValues, queries: Mapping[str, str] | None) -> AnalysisR
         rows.append([query, *text, winner, *scores.values(), highest - lowest])
     rows.sort(key=lambda row: row[-1], reverse=True)
     return AnalysisResult(["query", *([] if queries is None else ["text"]), "winner", *values, "spread"], rows)
-
-
-def analyze_ranks(
-    runs: Mapping[str, Run], qrels: Qrels, queries: Collection[str], texts: Mapping[str, str] | None, depth: int
-) -> AnalysisResult:
-    """A row per query and relevant document with its rank in each run, None beyond `depth`; the best ranked document of a query first.
-
-    Cai et al. 2023 (CAME), Figure 4.
-    """
-    rows: list[list[object]] = []
-    for query in queries:
-        relevant = {document for document, grade in qrels[query].items() if grade > 0}
-        lists = [run.documents_of(query)[:depth] for run in runs.values()]
-        ranks = [{document: rank for rank, document in enumerate(documents, 1) if document in relevant} for documents in lists]
-        best = {document: min(by_run.get(document, depth + 1) for by_run in ranks) for document in relevant}
-        for document in sorted(relevant, key=lambda document: (best[document], document)):
-            text = [] if texts is None else [" ".join(texts[query].split())]
-            rows.append([query, *text, document, *(by_run.get(document) for by_run in ranks)])
-    return AnalysisResult(["query", *([] if texts is None else ["text"]), "document", *runs], rows)

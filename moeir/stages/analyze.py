@@ -1,15 +1,14 @@
-"""`moeir analyze`: overlap, wins, ranks and competition of runs, router usage, divergence and projection of vectors."""
+"""`moeir analyze`: overlap, wins and competition of runs, router usage, projection of vectors."""
 
 import importlib.util
 import logging
-from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moeir.artifacts import atomic_write
 from moeir.console import format_count
-from moeir.errors import DataError, UsageError
+from moeir.errors import UsageError
 from moeir.settings import argument, input_field, list_settings, option, output_field
 from moeir.stages.analysis_inputs import TextEncoder
 from moeir.stages.base import DTYPE, MAX_SEED, STREAM, Counts, Facts, Stage
@@ -20,7 +19,6 @@ from moeir.stages.run_arguments import (
     name_source,
     read_query_texts,
     read_runs,
-    run_paths,
 )
 
 if TYPE_CHECKING:
@@ -32,9 +30,7 @@ TEXTS_AND_MODEL = ("model", "corpus", "queries", "max_tokens", "dtype", "device"
 ANALYSES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # the flags that each analysis reads, and those of them that it needs
     "overlap": (("run", "overlap"), ()),
     "usage": (TEXTS_AND_MODEL, ("model",)),
-    "divergence": ((*TEXTS_AND_MODEL, "qrels", "expert", "pairs", "bandwidth", "seed"), ("model", "queries", "corpus", "qrels")),
     "wins": (("run", "qrels", "measure", "queries", "list_queries"), ("run", "qrels")),
-    "ranks": (("run", "qrels", "queries", "query", "depth"), ("run", "qrels")),
     "competition": (("run", "after", "qrels", "measure", "seed"), ("run", "after", "qrels")),
     "projection": ((*TEXTS_AND_MODEL, "expert", "projection", "dimensions", "sample", "seed"), ("model",)),
 }
@@ -47,50 +43,44 @@ MAX_TEXT = 80  # characters of a text in a table
 
 @dataclass(frozen=True, kw_only=True)
 class Analyze(Stage):
-    """Analyze experts: overlap, wins and ranks of runs, and whether to compete; router usage, divergence and projection of a model's
-    vectors. --output x.tsv writes a table, x.svg or x.png a plot."""
+    """Analyze experts: overlap and wins of runs, and whether to compete; router usage and projection of a model's vectors. --output x.tsv
+    writes a table, x.svg or x.png a plot."""
 
     analysis: str | None = argument(
         f"{', '.join(list(ANALYSES)[:-1])} or {list(ANALYSES)[-1]} [default: inferred from the flags].", None, words=tuple(ANALYSES)
     )
     run: tuple[Path, ...] = input_field(
         "run",
-        "overlap, wins, ranks: a run; competition: an expert's before it learned without competition; repeat the flag; NAME=PATH names it.",
+        "overlap, wins: a run; competition: an expert's before it learned without competition; repeat the flag; NAME=PATH names it.",
         (),
         aliases=("--runs",),
     )
     after: tuple[Path, ...] = input_field("run", "competition: the run of each expert after that, by the same names.", ())
     overlap: str = option("overlap: rbo:persistence=0.9 or overlap:depth=100.", "rbo", package="analysis.overlap")
-    model: Path | None = input_field("checkpoint", "usage, divergence, projection: checkpoint.", None, aliases=("--encoder",))
+    model: Path | None = input_field("checkpoint", "usage, projection: checkpoint.", None, aliases=("--encoder",))
     corpus: Path | None = input_field("texts", "Documents.", None, only_with=READERS["corpus"])
     queries: Path | None = input_field(
         "texts",
-        "Queries. wins --list, and ranks: to show their texts.",
+        "Queries. wins --list: to show their texts.",
         None,
         aliases=("--topics",),
         only_with=("list_queries", *(name for name in READERS["queries"] if name != "wins")),
     )
     qrels: Path | None = input_field(
         "qrels",
-        "Relevance judgements. divergence: they pair queries with documents.",
+        "Relevance judgements.",
         None,
-        only_with=("divergence", "wins", "ranks", "competition"),
+        only_with=("wins", "competition"),
     )
     measure: str = option(
         "wins: measure by which a run is best on a query; competition: of what is gained.", "nDCG@10", aliases=("--metric", "-m")
     )
     list_queries: bool = option("wins: list each query with its winner and values, largest difference first.", False, aliases=("--list",))
-    query: tuple[str, ...] = option("ranks: id of a judged query; repeat the flag [default: all].", ())
-    depth: int = option("ranks: number of documents per run; a rank beyond is -.", 1000, minimum=1, aliases=("--hits", "--k"))
     projection: str = option("projection: tsne:perplexity=30 or pca.", "tsne", package="analysis.projection")
     dimensions: int = option("projection: number of dimensions, 2 or 3.", 2, choices=(2, 3))
     sample: int = option("projection: maximum number of queries and of documents, sampled at random.", 2000, minimum=1, maximum=100_000)
-    expert: str | None = option("divergence, projection: the dense expert [default: the only one].", None)
-    pairs: int = option("divergence: number of pairs of a query and its document.", 400, minimum=2)  # Ma et al. 2023, section 2.2
-    bandwidth: float = option(
-        "divergence: bandwidth of the Gaussian kernel over cosine distances, which are 0 to 2.", 1.0, minimum=0.001, maximum=1000
-    )
-    seed: int = option("divergence, projection, competition: seed of the sampling and of t-SNE.", 42, minimum=0, maximum=MAX_SEED)
+    expert: str | None = option("projection: the dense expert [default: the only one].", None)
+    seed: int = option("projection, competition: seed of the sampling and of t-SNE.", 42, minimum=0, maximum=MAX_SEED)
     max_tokens: int = option("Maximum tokens per batch; lower it if memory runs out.", 16384, minimum=1, affects_result=False)
     dtype: str = option(**DTYPE)
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
@@ -112,7 +102,7 @@ class Analyze(Stage):
             raise UsageError("analyze projection: needs the package scikit-learn; pip install 'moeir[report]'")
         if not self._plot_format():
             check_table_suffix(self.output, plots=True)
-        elif name in ("ranks", "competition") or self.list_queries:
+        elif name == "competition" or self.list_queries:
             problem = f"analyze {name}{' --list' * self.list_queries} has no plot"
             raise UsageError(f"--output {self.output}: {problem}; expected a name that ends in .tsv or .jsonl")
         elif self.form != "auto":
@@ -131,9 +121,7 @@ class Analyze(Stage):
             if self.analysis not in ANALYSES:
                 raise UsageError(f"analyze {self.analysis}: expected one of {', '.join(ANALYSES)}")
             return self.analysis
-        if self.run or not self.model:
-            return "overlap"
-        return "divergence" if self.qrels else "usage"
+        return "overlap" if self.run or not self.model else "usage"
 
     def _check_flags(self, name: str) -> None:
         """UsageError for a missing flag, or one that this analysis does not read."""
@@ -166,7 +154,7 @@ class Analyze(Stage):
             plots.draw_plot(result.plot, self.output, form)
         elif (form := choose_form(self.form, self.output, "table")) == "table":
             rows = [[shorten_cell(cell) for cell in row] for row in result.rows]
-            table = tables.format_table(result.table_header or result.columns, rows, result.number_format)
+            table = tables.format_table(result.table_header or result.columns, rows)
             lines.write_lines([table, *(("", *result.notes) if result.notes else ())], self.output)
             return {"rows": len(result.rows)}
         else:
@@ -187,48 +175,21 @@ class Analyze(Stage):
         grades, measure = self._read_qrels(), measures.parse_measure(self.measure)
         with name_source(self.qrels):
             values = {name: measures.evaluate_run(run, grades, [measure])[str(measure)] for name, run in read_runs(self.run).items()}
-        return wins.list_wins(values, self._read_texts_of(grades)) if self.list_queries else wins.analyze_wins(values, self.measure)
+        if not self.list_queries:
+            return wins.analyze_wins(values, self.measure)
+        texts = None if self.queries is None else read_query_texts(self.queries, grades, f"{self.qrels} judges", keep_empty=True)
+        return wins.list_wins(values, texts)
 
     def _analyze_competition(self) -> "AnalysisResult":
         from moeir.analysis.competition import analyze_competition
 
         return analyze_competition(read_runs(self.run), read_runs(self.after), self._read_qrels(), self.measure, seed=self.seed)
 
-    def _analyze_ranks(self) -> "AnalysisResult":
-        from moeir.analysis.wins import analyze_ranks
-        from moeir.evaluation import measures
-
-        grades, runs = self._read_qrels(), read_runs(self.run)
-        for run, path in zip(runs.values(), run_paths(self.run), strict=True):
-            with name_source(path):
-                measures.check_collection(run, grades)
-        if unjudged := next((query for query in self.query if query not in grades), None):
-            raise UsageError(f"--query {unjudged}: not judged in {self.qrels}")
-        queries = list(dict.fromkeys(self.query)) or list(grades)
-        if not any(grade > 0 for query in queries for grade in grades[query].values()):
-            raise DataError(f"{self.qrels}: has no relevant document of {', '.join(map(repr, self.query)) or 'any query'}")
-        return analyze_ranks(runs, grades, queries, self._read_texts_of(queries), self.depth)
-
-    def _read_texts_of(self, queries: Collection[str]) -> dict[str, str] | None:
-        """The texts of judged queries, if --queries is given."""
-        return None if self.queries is None else read_query_texts(self.queries, queries, f"{self.qrels} judges", keep_empty=True)
-
     def _analyze_usage(self) -> "AnalysisResult":
         from moeir.analysis.router_usage import analyze_usage
 
         encoder = self._open_encoder()
         return analyze_usage({side: encoder.count_usage(path, side) for side, path in self._text_files()})
-
-    def _analyze_divergence(self) -> "AnalysisResult":
-        from moeir.analysis.divergence import analyze_divergence, sample_pairs
-
-        assert self.queries is not None and self.corpus is not None and self.qrels is not None
-        encoder = self._open_encoder()
-        expert = encoder.select_dense_expert(self.expert)
-        pairs = sample_pairs(self.queries, self.corpus, self.qrels, self.pairs, self.seed)
-        query_vectors, _ = encoder.encode_dense([query.content for query, _ in pairs], "query", expert)
-        document_vectors, _ = encoder.encode_dense([document.content for _, document in pairs], "document", expert)
-        return analyze_divergence(expert, query_vectors, document_vectors, self.bandwidth)
 
     def _analyze_projection(self) -> "AnalysisResult":
         import numpy as np

@@ -226,7 +226,6 @@ TEXTS = ("--queries", "QUERIES", "--corpus", "DOCUMENTS")
 ANALYSES = {
     "usage, sequence": ("taser:routing=sequence,experts=3", "usage", *TEXTS, "--max-tokens", 60),
     "usage, gate": ("sbmoe:experts=3", "usage", *TEXTS),
-    "divergence": (CAME, "divergence", *TEXTS, "--qrels", "QRELS", "--pairs", 8),
     "pca, gate": ("sbmoe:experts=3", "projection", *TEXTS, "--projection", "pca"),
 }
 
@@ -236,7 +235,7 @@ def test_an_analysis_is_that_of_the_cpu(name, run, checkpoint, shop):
     arch, analysis, *options = ANALYSES[name]
     if analysis == "projection":
         pytest.importorskip("sklearn")
-    paths = {"QUERIES": shop / "queries.tsv", "DOCUMENTS": shop / "documents.tsv", "QRELS": shop / "dev.qrels"}
+    paths = {"QUERIES": shop / "queries.tsv", "DOCUMENTS": shop / "documents.tsv"}
     command = ("analyze", analysis, "--model", checkpoint(arch), *(paths.get(option, option) for option in options), "--form", "jsonl")
     actual, expected = ([json.loads(line) for line in run(*command, "--dtype", "float32", on=on).splitlines()] for on in ("cuda", "cpu"))
     assert actual and numbers_apart(actual, expected) < 1e-3

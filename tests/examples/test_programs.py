@@ -227,3 +227,18 @@ def test_statistics_of_texts_by_hand() -> None:
     assert [mark[2:] for mark in plot.marks if mark[0] == "words per text" and mark[3]] == [
         ("2-3", pytest.approx(1 / 3)), ("4-7", pytest.approx(1 / 3)), ("8-15", pytest.approx(1 / 3)),
     ]  # fmt: skip
+
+
+def test_ranks_of_relevant_documents_stand_beside_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, ranks in {"first": {"a": 1, "c": 4}, "second": {"a": 2, "c": 1}}.items():
+        hits = [(query, rank, "right" if rank == own else f"x{rank}") for query, own in ranks.items() for rank in range(1, 6)]
+        Path(f"{name}.trec").write_text("".join(f"{query} Q0 {document} {rank} {9 - rank} t\n" for query, rank, document in hits))
+    Path("some.qrels").write_text("c 0 right 1\na 0 right 1\na 0 x2 2\na 0 x3 0\na 0 nowhere 1\nb 0 x1 1\n")
+    Path("queries.tsv").write_text("a\tmice\nc\towls\n")
+    flags = ("--run", "one=first.trec", "--run", "two=second.trec", "--qrels", "some.qrels", "--queries", "queries.tsv", "--depth", 3)
+    header, _, *rows = [line.split() for line in run_program("ranks.py", *flags, "--query", "c", "--query", "a").splitlines()]
+    assert header == ["query", "text", "document", "one", "two"]
+    assert rows == [["c", "owls", "right", "-", "1"], ["a", "mice", "right", "1", "2"], ["a", "mice", "x2", "2", "-"],
+                    ["a", "mice", "nowhere", "-", "-"]]  # fmt: skip
+    assert "--query b: expected a query of queries.tsv that is judged in some.qrels" in refusal_of("ranks.py", *flags, "--query", "b")

@@ -105,66 +105,26 @@ def test_a_router_of_any_architecture_is_counted(moeir, monkeypatch):
     assert [(row["router"], row["expert"], row["chosen"]) for row in rows] == [("other", "0", 0), ("other", "1", 12), ("other", "all", 12)]
 
 
-PAIRS = ("--queries", "test-queries.tsv", "--corpus", "corpus.jsonl", "--qrels", "test-qrels.tsv", "--pairs", 5, "--dtype", "float32")
-
-
-def test_divergence_is_that_of_the_vectors_of_pairs(folder, moeir):
-    import numpy as np
-
-    from moeir import open_checkpoint
-    from moeir.analysis.divergence import estimate_divergences, sample_pairs
-
-    pairs = sample_pairs(folder / "test-queries.tsv", folder / "corpus.jsonl", folder / "test-qrels.tsv", 5, 7)
-    checkpoint = open_checkpoint(folder / "came")
-    sides = zip(("query", "document"), zip(*((query.content, document.content) for query, document in pairs), strict=True), strict=True)
-    kl, js = estimate_divergences(*(np.asarray(checkpoint.encode(list(contents), side)["global"].vectors) for side, contents in sides))
-    (record,) = parse_rows(moeir("analyze", "--model", "came", *PAIRS, "--seed", 7, "--form", "jsonl"))
-    assert record == {"expert": "global", "pairs": 5, "KL": pytest.approx(kl, rel=1e-3), "JS": pytest.approx(js, rel=1e-3)}
-    line = moeir("analyze", "divergence", "--model", "came", *PAIRS, "--seed", 7).stdout.splitlines()[-1]
-    assert line.split() == ["global", "5", f"{record['KL']:.2e}", f"{record['JS']:.2e}"]
-
-
-def test_a_pair_is_a_query_and_its_best_document_that_is_there(tmp_path):
-    from moeir.analysis.divergence import sample_pairs
-
-    (tmp_path / "queries.tsv").write_text("a\tfirst\nb\tsecond\nc\tthird\nd\tfourth\n")
-    (tmp_path / "corpus.tsv").write_text("x\tan x\ny\ta y\nz\ta z\n")
-    (tmp_path / "qrels").write_text("a 0 x 1\na 0 y 2\na 0 w 3\nb 0 z 0\nc 0 w 1\nd 0 z 1\nd 0 x 1\ne 0 x 1\n")
-    paths = (tmp_path / "queries.tsv", tmp_path / "corpus.tsv", tmp_path / "qrels")
-
-    def sample(count, seed):
-        return [(query.content, document.content) for query, document in sample_pairs(*paths, count, seed)]
-
-    assert sorted(sample(2, 42)) == [("first", "a y"), ("fourth", "a z")]
-    assert {sample(1, seed)[0] for seed in range(9)} == {("first", "a y"), ("fourth", "a z")}
-    assert sample(2, 3) == sample(2, 3)
-
-
 @pytest.mark.parametrize(
     ("command", "code", "words"),
     [
         ("", 2, "expected two runs or more, found 0; repeat --run"),
         ("--run one.trec", 2, "expected two runs or more, found 1"),
-        ("usages --model token", 2, "analyze usages: expected one of overlap, usage, divergence, wins"),
+        ("usages --model token", 2, "analyze usages: expected one of overlap, usage, wins"),
         ("competition --run one.trec --run two.trec --qrels test-qrels.tsv", 2, "analyze competition: needs --after"),
         ("usage --model token", 2, "analyze usage: needs --corpus, --queries or both"),
         ("usage --corpus corpus.jsonl", 2, "analyze usage: needs --model"),
-        ("--run one.trec --run two.trec --model token", 2, "does not read --model; it belongs to analyze usage or divergence"),
+        ("--run one.trec --run two.trec --model token", 2, "does not read --model; it belongs to analyze usage or projection"),
         ("usage --model role --corpus corpus.jsonl", 2, "role: mote has no learned router; there is no usage to count"),
         ("usage --model single --corpus corpus.jsonl", 2, "single: sbmoe has no learned router"),
         ("usage --model random --corpus corpus.jsonl", 2, "random: sbmoe has no learned router"),
         ("usage --model plain --corpus corpus.jsonl", 2, "plain: dense has no learned router"),
+        ("projection --model came --corpus corpus.jsonl --expert local", 2, "--expert local: expected global"),
         ("usage --model token --corpus absent", 3, "absent: no such file (--corpus)"),
         ("usage --model corpus.jsonl --corpus corpus.jsonl", 4, "expected a folder with checkpoint, found a file"),
-        ("divergence --model came --corpus corpus.jsonl", 2, "analyze divergence: needs --queries"),
-        ("PAIRS --model came --pairs 7", 3, "test-qrels.tsv: 6 queries have a relevant document with both texts in"),
-        ("PAIRS --model came --pairs 1", 2, "--pairs 1: expected at least 2"),
-        ("PAIRS --model came --bandwidth 0", 2, "--bandwidth 0: expected 0.001 to 1000"),
-        ("PAIRS --model came --pairs 2 --expert local", 2, "--expert local: expected global"),
         ("--run one.trec --run two.trec --form xml", 2, "--form xml: expected auto, table, tsv or jsonl"),
     ],
 )
 def test_what_cannot_be_analysed_is_refused_in_a_line(command, code, words, moeir):
-    words_of_pairs = "divergence --queries test-queries.tsv --corpus corpus.jsonl --qrels test-qrels.tsv"
-    result = moeir("analyze", *command.replace("PAIRS", words_of_pairs).split())
+    result = moeir("analyze", *command.split())
     assert (result.code, result.stdout) == (code, "") and words in result.stderr and len(result.messages) == 1, result.stderr

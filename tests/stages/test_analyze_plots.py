@@ -62,7 +62,6 @@ PICTURES = {
     "overlap": ("--run", "lexical.trec", "--run", "global.trec"),
     "wins": (*RUNS, "--qrels", "test-qrels.tsv"),
     "usage": ("--model", "gated", *TEXTS),
-    "divergence": ("--model", "came", *TEXTS, "--qrels", "test-qrels.tsv", "--pairs", 5),
     "projection": ("--model", "came", *TEXTS, "--projection", "pca", "--dimensions", 3),
 }
 
@@ -95,7 +94,7 @@ def test_a_map_goes_into_a_report(moeir, tmp_path):
         ("wins --run lexical.trec --run global.trec --qrels test-qrels.tsv --queries train-queries.jsonl", 2, "which need --list"),
         ("wins --run lexical.trec --run global.trec --qrels test-qrels.tsv --measure nDGC", 2, "no measure is called"),
         ("usage --model came", 2, "analyze usage: needs --corpus, --queries or both"),
-        ("projection --model came --queries test-queries.tsv --bandwidth 3", 2, "does not read --bandwidth"),
+        ("projection --model came --queries test-queries.tsv --measure RR", 2, "does not read --measure"),
         ("projection --queries test-queries.tsv", 2, "analyze projection: needs --model"),
         ("projection --model came --queries test-queries.tsv --dimensions 4", 2, "--dimensions 4: expected 2 or 3"),
         ("projection --model came --queries test-queries.tsv --projection umap", 2, "analysis.projection has no 'umap'"),

@@ -63,27 +63,10 @@ def test_wins_are_listed_query_by_query_with_the_largest_difference_first(moeir,
     ]  # fmt: skip
 
 
-def test_ranks_of_relevant_documents_in_each_run(folder, moeir, texts):
-    (folder / "more.qrels").write_text("c 0 right 1\na 0 right 1\na 0 x2 2\na 0 x3 0\na 0 nowhere 1\nb 0 x1 0\n")
-    result = moeir("analyze", "ranks", *TWO, "more.qrels", "--depth", 3)
-    assert (result.code, result.messages) == (0, [])
-    header, _, *rows = [line.split() for line in result.stdout.splitlines()]
-    assert header == ["query", "document", "one", "two"]
-    assert rows == [["c", "right", "-", "1"], ["a", "right", "1", "2"], ["a", "x2", "2", "-"], ["a", "nowhere", "-", "-"]]
-    command = ("analyze", "ranks", *TWO, "abc.qrels", *texts, "--query", "c", "--form")
-    record = json.loads(moeir(*command, "jsonl").stdout)
-    assert record == {"query": "c", "text": "when do owls sleep", "document": "right", "one": 4, "two": 1}
-    assert moeir(*command, "tsv", "--depth", 3).stdout.splitlines()[1] == "c\twhen do owls sleep\tright\t\t1"
-
-
 @pytest.mark.parametrize(
     ("command", "code", "words"),
     [
-        ("ranks --run first.trec", 2, "analyze ranks: needs --qrels"),
-        ("ranks --run first.trec --qrels abc.qrels --query z", 2, "--query z: not judged in abc.qrels"),
-        ("ranks --run first.trec --qrels abc.qrels --depth 0", 2, "--depth 0: expected at least 1"),
-        ("ranks --run first.trec --qrels abc.qrels --output x.svg", 2, "analyze ranks has no plot; expected a name that ends in .tsv or"),
-        ("ranks --run first.trec --qrels abc.qrels --queries z.tsv", 3, "z.tsv: has no query 'a', which abc.qrels judges"),
+        ("wins --list --run first.trec --run second.trec --qrels abc.qrels --queries z.tsv", 3, "has no query 'a', which abc.qrels judges"),
         ("wins --list --run first.trec --qrels abc.qrels", 2, "expected two runs or more, found 1"),
         ("wins --list --run first.trec --run third.trec --qrels abc.qrels --output x.png", 2, "analyze wins --list has no plot"),
         ("overlap --list --run first.trec", 2, "analyze overlap: does not read --list-queries; it belongs to analyze wins"),
@@ -94,26 +77,11 @@ def test_what_cannot_be_listed_is_refused_in_a_line(command, code, words, moeir)
     assert (result.code, result.stdout) == (code, "") and words in result.stderr and len(result.messages) == 1, result.stderr
 
 
-def test_ranks_need_a_run_of_the_judged_queries_and_a_relevant_document(folder, moeir):
-    """A table of dashes, or one without rows, would say that no run has what nobody asked it for."""
-    result = moeir("analyze", "ranks", "--run", "first.trec", "--run", "other=third.trec", "--qrels", "abc.qrels")
-    assert (result.code, result.stdout) == (3, "")
-    assert "third.trec: run of another collection: it shares no query with the judgements (it has 'd', they have 'a')" in result.stderr
-    (folder / "none.qrels").write_text("a 0 right 0\nb 0 right 1\n")
-    command = ("analyze", "ranks", "--run", "first.trec", "--qrels", "none.qrels")
-    result = moeir(*command, "--query", "a")
-    assert result.code == 3 and "none.qrels: has no relevant document of 'a'" in result.stderr
-    assert moeir(*command).code == moeir(*command, "--query", "a", "--query", "b").code == 0
-
-
 def test_two_columns_of_one_name_are_refused(moeir):
     """A line of JSON would keep the last of them."""
-    for arguments in (
-        ("wins", "--list", "--run", "winner=first.trec", "--run", "second.trec"),
-        ("ranks", "--run", "document=first.trec"),
-    ):
-        result = moeir("analyze", *arguments, "--qrels", "abc.qrels", "--form", "jsonl")
-        assert result.code == 2 and "--run: the table would have two columns called" in result.stderr and not result.stdout
+    runs = ("--run", "winner=first.trec", "--run", "second.trec")
+    result = moeir("analyze", "wins", "--list", *runs, "--qrels", "abc.qrels", "--form", "jsonl")
+    assert result.code == 2 and "--run: the table would have two columns called" in result.stderr and not result.stdout
 
 
 def test_the_gain_on_lost_queries_of_two_experts_and_a_sentence_below_the_table(moeir, folder):

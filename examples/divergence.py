@@ -1,8 +1,13 @@
-"""Kullback–Leibler and Jensen–Shannon divergence between queries and their documents, on random pairs of a query and a relevant document
-(CoT-MoTE, appendix A.1).
+"""Kullback–Leibler and Jensen–Shannon divergence between an expert's vectors of queries and of documents (CoT-MoTE, appendix A.1).
+
+    python examples/divergence.py --model ckpt/a --model ckpt/b --queries queries.jsonl --corpus corpus.jsonl --qrels dev.tsv
+
+A line for each checkpoint, from random pairs of a query and a relevant document.
 """
 
+import argparse
 import random
+import sys
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -10,9 +15,9 @@ import numpy as np
 from scipy.spatial.distance import cdist
 from scipy.special import logsumexp, rel_entr, softmax
 
-from moeir.analysis.result import AnalysisResult, Plot
-from moeir.errors import DataError
+from moeir.errors import DataError, MoeirError
 from moeir.records import qrels, texts
+from moeir.stages.analysis_inputs import TextEncoder
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -68,9 +73,33 @@ def sample_pairs(queries: Path, corpus: Path, judgements: Path, count: int, seed
     return random.Random(seed).sample(pairs, count)
 
 
-def analyze_divergence(expert: str, queries: Array, documents: Array, bandwidth: float) -> AnalysisResult:
-    """KL and JS divergence between an expert's vectors of queries and of their relevant documents [n, D]."""
-    kl, js = estimate_divergences(queries, documents, bandwidth=bandwidth)
-    title = "divergence of queries and documents"
-    plot = Plot("bars", [(title, expert, "KL", kl), (title, expert, "JS", js)])
-    return AnalysisResult(["expert", "pairs", "KL", "JS"], [[expert, len(queries), kl, js]], plot, number_format=".2e")
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, action="append", required=True)
+    for flag in ("--queries", "--corpus", "--qrels"):
+        parser.add_argument(flag, type=Path, required=True)
+    parser.add_argument("--expert", help="the dense expert, if there are several")
+    parser.add_argument("--pairs", type=int, default=400)  # Ma et al. 2023, section 2.2
+    parser.add_argument("--bandwidth", type=float, default=1.0, help="of the Gaussian kernel over cosine distances")
+    parser.add_argument("--seed", type=int, default=42)
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--device", default="auto")
+    options = parser.parse_args(arguments)
+    if options.pairs < 2 or not options.bandwidth > 0:
+        parser.error("expected --pairs of 2 or more, and a --bandwidth above 0")
+    pairs = sample_pairs(options.queries, options.corpus, options.qrels, options.pairs, options.seed)
+    sys.stdout.write("model\texpert\tpairs\tKL\tJS\n")
+    for path in options.model:
+        encoder = TextEncoder.open(path, options.device, options.dtype, 16384)
+        expert = encoder.select_dense_expert(options.expert)
+        queries, _ = encoder.encode_dense([query.content for query, _ in pairs], "query", expert)
+        documents, _ = encoder.encode_dense([document.content for _, document in pairs], "document", expert)
+        kl, js = estimate_divergences(queries, documents, bandwidth=options.bandwidth)
+        sys.stdout.write(f"{path.name}\t{expert}\t{len(pairs)}\t{kl:.9g}\t{js:.9g}\n")
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except MoeirError as problem:
+        sys.exit(f"error: {problem}")

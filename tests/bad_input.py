@@ -416,7 +416,6 @@ TRAIN_CROSS_ENCODER = (
     "finetune --model tiny --arch cross-encoder --train good.jsonl --corpus corpus.jsonl --queries train-queries.jsonl --output out"
 )
 PRETRAIN = "pretrain --model tiny --arch cross-encoder --corpus corpus.jsonl --objective mlm --output out"
-CASCADE = RERANK + "one.trec --depth 10 --then "
 RERANKING = [
     BadInput("a group of one", None, TRAIN_CROSS_ENCODER + " --objective lce --negatives 0", 2,
         "--negatives 0: this objective compares a positive"),
@@ -425,11 +424,9 @@ RERANKING = [
     BadInput("a run of strangers", write_file("bad.trec", "q1 Q0 whale-x 1 2 t\n"), RERANK + "bad.trec", 3, "has no document 'whale-x'"),
     BadInput("a run of other queries", write_file("bad.trec", "x9 Q0 owl 1 2 t\n"), RERANK + "bad.trec", 3,
         "has no query 'x9', which bad.trec"),
-    BadInput("a round without a model", None, CASCADE + "5", 2, "--then 5: expected DEPTH:CHECKPOINT, as in 100:ckpt/lce"),
-    BadInput("a deeper round", None, CASCADE + "10:came", 2, "--then 10:…: expected less than the depth before it, 10"),
     BadInput("an unknown way to cut", None, RERANK + "one.trec --passages best", 2, "--passages best: expected firstp, maxp or sump"),
     BadInput("a stride of beginnings", None, RERANK + "one.trec --stride 9", 2, "--passages firstp reads only the first passage; add"),
-    BadInput("a corpus for two", None, CASCADE.replace("corpus.jsonl", "-") + "5:came", 2, "--corpus -: every model reads it"),
+    BadInput("a corpus for two", None, RERANK.replace("corpus.jsonl", "-") + "one.trec --model came", 2, "--corpus -: every model reads it"),
     BadInput("more shards than queries", None, RERANK + "one.trec --shard 0/2", 2, "--shard 0/2: the run has 1 queries"),
     BadInput("a tag of two words", None, RERANK + "one.trec --tag a\tb", 2, "--tag"),
 ]  # fmt: skip

@@ -23,13 +23,10 @@ from moeir.backbones.prefetch import map_batches, prefetch
 from moeir.errors import DataError, UsageError
 from moeir.kernels.token_budget import split_by_tokens
 from moeir.reranking.candidates import Candidates, CandidateTexts
-from moeir.reranking.cascade import PASSAGE_MODES
 from moeir.reranking.score_journal import ScoreJournal, Scores
 
 DOCUMENTS_PER_BATCH, PAIRS_PER_BATCH = 256, 512
-AGGREGATIONS: dict[str, Callable[..., Numbers]] = dict(
-    zip(PASSAGE_MODES, (np.add.reduceat, np.maximum.reduceat, np.add.reduceat), strict=True)
-)
+AGGREGATIONS: dict[str, Callable[..., Numbers]] = {"firstp": np.add.reduceat, "maxp": np.maximum.reduceat, "sump": np.add.reduceat}
 
 
 @dataclass(frozen=True)

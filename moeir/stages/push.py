@@ -22,7 +22,7 @@ from moeir.stages.run_arguments import DEFAULT_MEASURES, name_source, run_paths,
 if TYPE_CHECKING:
     from moeir.evaluation.result_tables import MeasureValues
 
-PLACEHOLDERS = {"path": "CHECKPOINT", "then": "THEN"}  # of what no flag of a path holds; `then` of rerank names checkpoints
+PLACEHOLDERS = {"path": "CHECKPOINT"}  # of what no flag of a path holds
 LOCAL_PATH = re.compile(
     r"""(?<![^\s"'`=,:;({|])(?:file:/|~[\w.-]*/|[A-Za-z]:[\\/]+(?=\w)|(?:[\w.-]+/)*\.\./|/(?=[\w.]))[^\s"'`,;)}|]*"""
 )  # of no relative name: absolute, of a home, or with ..
@@ -173,8 +173,8 @@ def find_placeholders(manifest: Manifest) -> dict[str, str]:
 def hide_paths(value: Any, placeholders: Mapping[str, str], key: str = "") -> Any:
     """Settings or counts with a placeholder for each path, and the last part of each that stands inside another value.
 
-    >>> hide_paths({"checkpoint": {"path": "../came"}, "depth": 10, "then": ["5:lce"]}, PLACEHOLDERS)
-    {'checkpoint': {'path': 'CHECKPOINT'}, 'depth': 10, 'then': ['THEN']}
+    >>> hide_paths({"checkpoint": {"path": "../came"}, "depth": 10}, PLACEHOLDERS)
+    {'checkpoint': {'path': 'CHECKPOINT'}, 'depth': 10}
     >>> hide_paths({"arch": "dense:file=/home/anna/w.npy,depth=3"}, PLACEHOLDERS)
     {'arch': 'dense:file=w.npy,depth=3'}
     """

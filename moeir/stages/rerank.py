@@ -1,22 +1,20 @@
-"""`moeir rerank`: score the first documents of a run again with cross-encoders or an architecture's experts, in one round or several; or
-the documents of training examples, as their teacher.
+"""`moeir rerank`: score the first documents of a run again with cross-encoders or an architecture's experts; or the documents of training
+examples, as their teacher.
 
 Pairs are tokenised once, sorted by length over all queries and scored in batches of at most `max_tokens`; an interruption loses seconds.
 """
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moeir import settings
 from moeir.artifacts import atomic_write, manifests, shards
 from moeir.console import format_count, meter
 from moeir.errors import UsageError
-from moeir.reranking.cascade import PASSAGE_MODES, CascadeRound, check_decreasing
 from moeir.settings import input_field, option, output_field
 from moeir.stages.base import COLLAPSE, DEPTH, INFERENCE_DTYPE, STREAM, Counts, Facts, Stage, is_stream
 from moeir.stages.run_arguments import log_guessed_depths, name_runs, read_run_with_depth, run_paths
@@ -26,8 +24,9 @@ if TYPE_CHECKING:
     from moeir.records.runs import Run, Scores
     from moeir.reranking.candidates import CandidateTexts
 
-OF_RUNS = ("run", "depth", "then", "fuse", "collapse", "rest", "tag")  # flags without a meaning for examples, all of which are scored
+OF_RUNS = ("run", "depth", "fuse", "collapse", "rest", "tag")  # flags without a meaning for examples, all of which are scored
 TOKENS_ON_CPU, TOKENS_ON_CUDA = 4096, 65536  # fits into a CPU cache; keeps a GPU busy
+PASSAGE_MODES = ("firstp", "maxp", "sump")
 log = logging.getLogger(__name__)
 
 
@@ -48,9 +47,6 @@ class Rerank(Stage):
     queries: Path | None = input_field("texts", "Queries of the run, or of examples without them.", None, aliases=("--topics",))
     corpus: Path | None = input_field("texts", "The documents, unless examples have them.", None)
     depth: int = option("Documents scored per query; lower ones follow them in their original order.", 100, **DEPTH)
-    then: tuple[str, ...] = option(
-        "DEPTH:CHECKPOINT: another round, on the best of the previous one; repeat the flag with decreasing depths.", ()
-    )
     ensemble: str = option("How scores of several models are combined.", "zscore", package="reranking.ensembles")
     expert: tuple[str, ...] = option("For a checkpoint that is not a cross-encoder: experts whose scores are added [default: all].", ())
     passages: str = option(
@@ -84,36 +80,28 @@ class Rerank(Stage):
         if self.train is None and (self.queries is None or self.corpus is None):
             raise UsageError(f"rerank needs {'--queries' if self.queries is None else '--corpus'} or --dataset: the texts of the run")
         name_runs(self.run)
-        self._cascade()
         if self.stride is not None and self.passages == "firstp":
             raise UsageError("--stride: --passages firstp reads only the first passage; add --passages maxp or sump")
         if self.shard is not None:
             shards.Shard.parse(self.shard)
-        if self.corpus is not None and is_stream(self.corpus) and sum(len(one.models) for one in self._cascade()) > 1:
+        if self.corpus is not None and is_stream(self.corpus) and len(self.model) > 1:
             raise UsageError(f"--corpus {self.corpus}: every model reads it, and a pipe can be read once; name a file")
-
-    def sources(self) -> Iterator[tuple[settings.Setting, Path]]:
-        yield from super().sources()
-        model = next(setting for setting in settings.list_settings(type(self)) if setting.name == "model")
-        for one in self._cascade()[1:]:
-            yield from ((model, path) for path in one.models)
-
-    def _cascade(self) -> list[CascadeRound]:
-        rounds = [CascadeRound(self.depth if self.train is None else DEPTH["maximum"], self.model), *map(CascadeRound.parse, self.then)]
-        check_decreasing(rounds)
-        return rounds
 
     def prepare(self) -> "Run":
         from moeir.reranking.candidates import Candidates
 
         run, texts, _ = self._read_candidates()
-        for _ in texts.iterate_documents(Candidates.from_run(run, self._cascade()[0].depth).document, join_fields=True):
+        for _ in texts.iterate_documents(Candidates.from_run(run, self._depth).document, join_fields=True):
             pass  # an error if one is missing
         return run
 
     def estimate(self, run: "Run") -> list[str]:
-        pairs = [(len(run.top(one.depth).scores), one.models) for one in self._cascade()]
-        return [f"{count:,} pairs by {' + '.join(map(str, models))}" for count, models in pairs]
+        return [f"{len(run.top(self._depth).scores):,} pairs by {' + '.join(map(str, self.model))}"]
+
+    @property
+    def _depth(self) -> int:
+        """How many documents of each list are scored: of examples all."""
+        return self.depth if self.train is None else int(DEPTH["maximum"])
 
     def _read_candidates(self) -> "tuple[Run, CandidateTexts, list[Example]]":
         """The run to rerank, or that of the examples, or its queries of this shard; the texts of its pairs; and the examples."""
@@ -162,31 +150,27 @@ class Rerank(Stage):
         token_budget = self.max_tokens or (TOKENS_ON_CUDA if device.startswith("cuda") else TOKENS_ON_CPU)
         scoring_config = ScoringConfig(select_dtype(self.dtype, device, inference=True), device, token_budget, passages, self.expert)
         score = partial(score_candidates, texts=candidate_texts, config=scoring_config)
-        round_facts = []
         with limit_threads(self.threads):
-            for number in range(len(self._cascade())):
-                run, facts = self._rerank_once(run, number, score)
-                round_facts.append(facts)
+            run, facts = self._rerank_run(run, score)
         if self.train is None:
             runs.write_run(collapse_run(run) if self.collapse else run, self.output, tag=self.tag or "moeir.rerank")
         else:
             examples.write_examples(add_scores(training, run), self.output)
-        return {"queries": len(run), "hits": len(run.scores), "dtype": str(scoring_config.dtype), "rounds": round_facts}
+        return {"queries": len(run), "hits": len(run.scores), "dtype": str(scoring_config.dtype), "models": facts}
 
-    def _rerank_once(self, run: "Run", number: int, score: "Callable[..., tuple[Scores, dict[str, Any]]]") -> "tuple[Run, dict[str, Any]]":
-        """The reranked run of a round, and its facts for the manifest; `score` gives the scores of a model and their facts."""
+    def _rerank_run(self, run: "Run", score: "Callable[..., tuple[Scores, dict[str, Any]]]") -> "tuple[Run, list[dict[str, Any]]]":
+        """The reranked run, and the facts of each model for the manifest; `score` gives the scores of a model and their facts."""
         from moeir.reranking.candidates import Candidates, combine_scores
 
-        cascade_round, resume = self._cascade()[number], None if self.output == STREAM else atomic_write.resume_path(self.output)
-        candidates, all_scores, model_facts = Candidates.from_run(run, cascade_round.depth), [], []
-        for model_number, model in enumerate(cascade_round.models):
+        resume = None if self.output == STREAM else atomic_write.resume_path(self.output)
+        candidates, all_scores, model_facts = Candidates.from_run(run, self._depth), [], []
+        for number, model in enumerate(self.model):
             start = time.monotonic()
             with meter(f"reranking with {model}", len(candidates)) as counter:
-                journal = None if resume is None else resume / f"round{number}.model{model_number}.jsonl"
+                journal = None if resume is None else resume / f"model{number}.jsonl"
                 model_scores, facts = score(model, candidates, advance=counter.advance, journal_file=journal)
             all_scores.append(model_scores)
             rate = facts["pairs"] / max(time.monotonic() - start, 1e-9)
             log.info("%s: %s documents of %d queries, %s a second", model, f"{facts['pairs']:,}", len(run), f"{rate:,.0f}")
             model_facts.append({"model": str(model), "digest": manifests.compute_digest(model), **facts})
-        scores = combine_scores(candidates, all_scores, self.ensemble)
-        return candidates.apply_scores(scores, rest=self.rest or number > 0), {"depth": cascade_round.depth, "models": model_facts}
+        return candidates.apply_scores(combine_scores(candidates, all_scores, self.ensemble), rest=self.rest), model_facts

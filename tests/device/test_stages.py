@@ -193,7 +193,6 @@ def numbers_apart(one, other):
 @pytest.mark.parametrize("options", [
     ("--depth", 5, "--max-tokens", 60),
     ("--passages", "sump", "--passage-length", 6, "--stride", 4),
-    ("--then", "3:OTHER"),
     ("--model", "OTHER", "--ensemble", "rrf"),
 ], ids=lambda options: " ".join(map(str, options)))  # fmt: skip
 def test_a_cross_encoder_reranks_as_on_the_cpu(options, both, checkpoint, shop):

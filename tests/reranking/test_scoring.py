@@ -12,7 +12,6 @@ from moeir.backbones.packed_pairs import PackedPairs, PairTemplate, RaggedIds
 from moeir.errors import UsageError
 from moeir.records.runs import Run
 from moeir.reranking.candidates import Candidates, combine_scores, merge_runs
-from moeir.reranking.cascade import CascadeRound, check_decreasing
 from moeir.reranking.score_journal import ScoreJournal
 from moeir.reranking.scoring import PassageSplitter
 from tests.oracles import reranking as oracles
@@ -153,15 +152,3 @@ def test_a_journal_hands_back_what_is_on_disk(tmp_path, monkeypatch):
     again.add(np.array([3.0, 4.0], dtype=np.float32))
     assert again.close().tolist() == np.array([1.1, 2.0, 3.0, 4.0], dtype=np.float32).tolist()
     assert ScoreJournal(tmp_path / "resume" / "a", 4).done == 4
-
-
-@pytest.mark.parametrize("text", ["100", "x:ckpt", "0:ckpt", "10:", "10:a++b", ":ckpt"])
-def test_a_round_is_a_depth_and_checkpoints(text):
-    with pytest.raises(UsageError, match="expected DEPTH:CHECKPOINT"):
-        CascadeRound.parse(text)
-
-
-def test_rounds_fall():
-    check_decreasing([CascadeRound(100, ()), CascadeRound(20, ()), CascadeRound(5, ())])
-    with pytest.raises(UsageError, match="--then 100:…: expected less than the depth before it, 100"):
-        check_decreasing([CascadeRound(100, ()), CascadeRound(100, ())])

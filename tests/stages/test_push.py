@@ -58,7 +58,7 @@ CHAIN = {  # what makes a product, with relative or absolute paths, and the flag
     "updated index": ("index --index {folder}/idx --delete secret-ids.txt --output secret-idx", "secret-idx", CORPUS),
     "search": (f"search --index idx {QUERIES} --explain secret-why.jsonl --output {{folder}}/secret.trec", "secret.trec", QRELS),
     "rerank": (
-        "rerank --model secret-lce --then 5:secret-lce --run secret-bm25.trec " + QUERIES + " " + CORPUS + " --output secret.trec",
+        "rerank --model secret-lce --run secret-bm25.trec " + QUERIES + " " + CORPUS + " --output secret.trec",
         "secret.trec",
         QRELS,
     ),

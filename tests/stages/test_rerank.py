@@ -1,4 +1,4 @@
-"""`rerank` through the command line: every score is that of the pair alone, in any order, batch or cascade and after any interruption."""
+"""`rerank` through the command line: every score is that of the pair alone, in any order or batch and after any interruption."""
 
 import json
 
@@ -102,17 +102,6 @@ def test_an_ensemble_is_the_mean_of_standardised_scores(room, rerank, tmp_path):
             rows = [[dict(part.hits(query))[name] for name in names] for part in (one, two)]
             expected = dict(zip(names, oracles.ensemble_scores(rows, how), strict=True))
             assert dict(both.hits(query)) == pytest.approx(expected, abs=1e-5)
-
-
-def test_a_cascade_is_one_reranking_after_another(room, rerank, tmp_path):
-    rerank(tmp_path / "first.trec", "--depth", 8)
-    (room / "first.trec").write_bytes((tmp_path / "first.trec").read_bytes())
-    second = rerank(tmp_path / "second.trec", "--depth", 3, model="other", run_file="first.trec")
-    both = rerank(tmp_path / "both.trec", "--depth", 8, "--then", f"3:{room / 'other'}")
-    assert {query: both.hits(query) for query in both.queries} == {query: second.hits(query) for query in second.queries}
-    facts = json.loads((tmp_path / "both.trec.manifest.json").read_text())
-    assert [one["depth"] for one in facts["counts"]["rounds"]] == [8, 3]
-    assert len(facts["sources"]["model"]) == 2
 
 
 @pytest.mark.parametrize("expert", ["lexical", "local", "global"])

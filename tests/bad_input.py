@@ -398,16 +398,6 @@ REPORTING = [
         JUDGED.replace("one.", "lexical=lexical.") + " --queries queries.tsv --index idx", 3,
         "lexical: document 'newt' is not in idx"),
     BadInput("judgements of other queries", write_file("test.qrels", "zz 0 owl 1\n"), JUDGED, 3, "test.qrels: run of another collection"),
-    BadInput("an explanation of something else", None, JUDGED + " --explain good.jsonl", 3,
-        "good.jsonl:1: expected a line of search --explain"),
-    BadInput("a broken explanation", write_file("bad.jsonl", '{"query": "q1", "document": "owl", "experts": {"a": {"terms": [1]}}}\n'),
-        JUDGED + " --explain bad.jsonl", 3,
-        "bad.jsonl:1: expected of each expert its rank, score and part"),
-    BadInput("an explanation in two places",
-        write_file("bad.jsonl", "".join(f'{{"query": "{query}", "document": "owl", "experts": {{}}}}\n' for query in ("q1", "q2", "q1"))),
-        JUDGED + " --explain bad.jsonl",
-        3,
-        "explanations of query 'q1' are not contiguous"),
     BadInput("a map of nothing", write_file("map.tsv", POINTS), JUDGED + " --projection map.tsv", 3, "map.tsv: has no points"),
 ]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Explanations of `search --explain` for an HTML page, in columns, with each string stored once per query.
+"""Explanations of documents for an HTML page, in columns, with each string stored once per query.
 
 Each document has the largest terms of an expert with terms, and its best token for each query token of an expert with tokens.
 """
@@ -8,14 +8,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, groupby
 from typing import Any
 
-from moeir.errors import DataError
-
 MAX_TERMS = 10
 ExplanationLine = Mapping[str, Any]
 
 
 class Explanations:
-    """Explanations by query and document, of the documents in `documents_of(query)` only. Lines of a query must be contiguous."""
+    """Explanations by query and document, of the documents in `documents_of(query)` only. Those of a query come one after another."""
 
     def __init__(
         self, explanations: Iterable[ExplanationLine] = (), documents_of: Callable[[str], Sequence[str]] = lambda query: ()
@@ -23,8 +21,6 @@ class Explanations:
         self._packed: dict[str, str] = {}  # as JSON text per query: a tenth of the memory of lists
         self.document_count = 0
         for query, group in groupby(explanations, key=lambda line: str(line["query"])):
-            if query in self._packed:
-                raise DataError(f"explanations of query {query!r} are not contiguous; expected all lines of a query together")
             names = documents_of(query)
             experts_of: dict[str, Mapping[str, Any]] = {
                 line["document"]: line["experts"] for line in group if line["document"] in set(names)
@@ -77,16 +73,3 @@ def _round_digits(number: Any, count: int = 3) -> Any:
         return None
     short = float(f"{number:.{count}g}")
     return int(short) if short.is_integer() else short
-
-
-def check_explanation(line: Any, where: str) -> ExplanationLine:
-    """Return the line if it has the form that `search --explain` writes; else raise DataError."""
-    fields = {"query": str, "document": str, "experts": dict}
-    if not isinstance(line, dict) or not all(isinstance(line.get(name), kind) for name, kind in fields.items()):
-        raise DataError(f"{where}: expected a line of search --explain, an object with query, document and experts")
-    try:
-        _pack_columns([line["experts"]])
-    except (KeyError, TypeError, ValueError, AttributeError):
-        expected = "expected of each expert its rank, score and part, terms or tokens, as search --explain writes them"
-        raise DataError(f"{where}: {expected}") from None
-    return line

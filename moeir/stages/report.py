@@ -47,12 +47,10 @@ class Report(Stage):
         "Page: index that runs were searched with, to explain their hits by terms, tokens and parts.",
         (),
         needs=("run", "queries"),
-        excludes=("explain",),
     )
     model: Path | None = input_field(
         "checkpoint", "Page: with --index, the checkpoint that searched it, as search --model.", None, needs=("index",)
     )
-    explain: Path | None = input_field("texts", "Page: explanations written by search --explain, instead of --index.", None, needs=("run",))
     training: tuple[Path, ...] = input_field("training", "Output folder of finetune or pretrain; repeat the flag to compare several.", ())
     projection: Path | None = input_field("texts", "Page: a map, as analyze projection writes it.", None)
     measure: tuple[str, ...] = option(
@@ -180,17 +178,13 @@ class Report(Stage):
         return experts
 
     def _load_explanations(self, pages: "QueryPages", query_texts: "Mapping[str, Text]", experts: Mapping[str, str]) -> "Explanations":
-        """The explanations of a page's documents, from --index, for the runs of its `experts`, or from --explain; else none."""
-        from moeir.records import texts
-        from moeir.reporting.explanations import Explanations, check_explanation
+        """The explanations of a page's documents, from --index, for the runs of its `experts`; without any, none."""
+        from moeir.reporting.explanations import Explanations
 
-        if experts:
-            from moeir.retrieval.explain import explain_runs
-
-            runs_by_expert = {expert: pages.runs[name] for expert, name in experts.items()}
-            explained = explain_runs(self.index, self.corpus, runs_by_expert, query_texts, pages.shown_documents, model=self.model)
-            return Explanations(explained, pages.shown_documents)
-        if self.explain is None:
+        if not experts:
             return Explanations()
-        records = (check_explanation(line, where) for where, line in texts.read_json_lines(self.explain))
-        return Explanations(records, pages.shown_documents)
+        from moeir.retrieval.explain import explain_runs
+
+        runs_by_expert = {expert: pages.runs[name] for expert, name in experts.items()}
+        explained = explain_runs(self.index, self.corpus, runs_by_expert, query_texts, pages.shown_documents, model=self.model)
+        return Explanations(explained, pages.shown_documents)

@@ -4,12 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from moeir.errors import DataError
 from moeir.evaluation import measures
 from moeir.records import texts
 from moeir.records.runs import Run
 from moeir.reporting import page_data
-from moeir.reporting.explanations import Explanations, check_explanation
+from moeir.reporting.explanations import Explanations
 from moeir.reporting.page_data import UNJUDGED, QueryPages, shorten
 from tests.oracles import reporting
 
@@ -71,8 +70,6 @@ def test_reasons_are_told_in_columns_with_every_word_once():
     page = Explanations([line], lambda query: ["a"]).for_query("q")
     assert len(page["t"]["lexical"][0]) == 30 and page["w"][page["k"]["local"][0][-3]] == "w1233"
     assert explanations.for_query("another") == {} and Explanations().for_query("q") == {}
-    with pytest.raises(DataError, match="are not contiguous"):
-        Explanations([{"query": name, "document": "a", "experts": {}} for name in "aba"])
 
 
 def test_a_table_has_every_pair_of_runs():
@@ -90,9 +87,3 @@ def test_texts_are_cut_between_words_and_lists_into_chunks():
     assert shorten("one two three", 7) == "one two …" and shorten("one two", 7) == "one two"
     assert shorten("unbroken" * 4, 8) == "unbroken …"
     assert list(texts.split_chunks("abcde", 2)) == [["a", "b"], ["c", "d"], ["e"]] and list(texts.split_chunks("", 2)) == []
-
-
-@pytest.mark.parametrize("line", [[], {"query": "q1", "document": "owl"}, {"query": 1, "document": "owl", "experts": {}}])
-def test_a_line_that_lacks_a_part_is_no_explanation(line):
-    with pytest.raises(DataError, match="why:3: expected a line of search --explain"):
-        check_explanation(line, "why:3")

@@ -13,7 +13,7 @@ function showReasons(number) {
   byId("why").replaceChildren(make("div", { class: "card why" },
     make("div", {}, make("h3", {}, make("span", { class: answer ? "answer-word" : "soft" }, grade), make("span", { class: "id" }, "\u2003" + text.id)),
       make("div", { class: "facts" }, ranks), passage(text, terms, tokens)),
-    make("div", {}, blocks.length ? blocks : make("p", { class: "soft" }, found.x ? "Nothing is told of this document." : data.judged ? "Terms, tokens and parts are shown where the report was made with --index or --explain." : "…"))));
+    make("div", {}, blocks.length ? blocks : make("p", { class: "soft" }, found.x ? "Nothing is told of this document." : data.judged ? "Terms, tokens and parts are shown where the report was made with --index." : "…"))));
 }
 
 // [expert, rows] of those that say something of a document.

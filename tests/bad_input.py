@@ -380,7 +380,6 @@ FUSING = [
     BadInput("another order", write_file("bad.json", LINEAR.replace('"one", "two"', '"two", "one"')), LEARNED, 2,
         "in the order two, one, found"),
     BadInput("two fusions", write_file("bad.json", LINEAR), LEARNED + " --method rrf", 2, "--learned and --method exclude one another"),
-    BadInput("no judgements of a loss", None, FUSE_TWO + "--ablation lost.tsv", 2, "--ablation needs --qrels"),
     BadInput("an account over the run", None, FUSE_TWO + "--attribution out.trec", 2, "--attribution out.trec: --output writes there"),
 ]  # fmt: skip
 

@@ -1,21 +1,16 @@
-"""Contribution of each run to a fusion: its part of every score, documents that only it retrieves, and the loss without it."""
+"""Contribution of each run to a fusion: its part of every score, and documents that only it retrieves."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-from ir_measures import Measure
 from numpy.typing import NDArray
 
-from moeir.evaluation import significance
-from moeir.evaluation.measures import aggregate_values, evaluate_run
 from moeir.fusion import formulas, score_lists
 from moeir.fusion.formulas import FusionFormula
-from moeir.records.qrels import Qrels
 from moeir.records.runs import Run, format_score
 
 HIT_COLUMNS = ("query", "document", "rank", "score", "alone")
 RUN_COLUMNS = ("rank", "score", "part")
-MEASURE_COLUMNS = ("", "loses", "low", "high", "p")
 
 
 def hit_rows(runs: Mapping[str, Run], merge: FusionFormula, fused: Run) -> Iterator[list[object]]:
@@ -44,30 +39,6 @@ def hit_header(names: Sequence[str]) -> list[str]:
     ['bm25.rank', 'bm25.score', 'bm25.part', 'dense.rank', 'dense.score', 'dense.part']
     """
     return [*HIT_COLUMNS, *(f"{name}.{what}" for name in names for what in RUN_COLUMNS)]
-
-
-def leave_one_out(
-    runs: Mapping[str, Run], merge: FusionFormula, fused: Run, depth: int, qrels: Qrels, measures: Sequence[Measure]
-) -> tuple[list[str], list[list[object]]]:
-    """A header and rows for the fusion of all runs and for the fusion without each run, which counts as an empty list.
-
-    For each measure its mean, the loss of the fusion, the 95 % interval of that loss, and the p-value of Student's paired t-test.
-    """
-    columns = [str(measure) + (f".{what}" if what else "") for measure in measures for what in MEASURE_COLUMNS]
-    all_values = evaluate_run(fused, qrels, measures)
-    means = aggregate_values(all_values)
-    rows: list[list[object]] = [["", *(cell for measure in measures for cell in (means[str(measure)], "", "", "", ""))]]
-    for name in runs:
-        others = [run.top(0) if other == name else run for other, run in runs.items()]
-        values = evaluate_run(formulas.fuse_runs(others, merge, depth), qrels, measures)
-        row: list[object] = [name]
-        for measure in map(str, measures):
-            differences = np.array([all_values[measure][query] - values[measure][query] for query in qrels])
-            interval = significance.confidence_interval(differences)
-            p = significance.paired_t_test(all_values[measure], values[measure])
-            row += [aggregate_values(values)[measure], float(differences.mean()), *interval, p]
-        rows.append(row)
-    return ["without", *columns], rows
 
 
 def _iter_hit_blocks(

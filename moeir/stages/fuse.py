@@ -3,7 +3,7 @@
 import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from moeir import variants
 from moeir.console import format_count
@@ -13,11 +13,9 @@ from moeir.fusion import files
 from moeir.settings import input_field, option, output_field
 from moeir.stages.base import COLLAPSE, DEPTH, STREAM, Counts, Facts, Stage
 from moeir.stages.run_arguments import (
-    check_measures,
     find_search_of_run,
     log_guessed_depths,
     name_runs,
-    name_source,
     read_run_with_depth,
     run_paths,
     short_run_names,
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
 ONE_MODEL_METHOD, OTHER_METHOD = "came-sum", "rrf"  # for runs of one search, and for any others
 RAW_SUMS = ("came-sum", "combsum")
 MAX_SCALE_RATIO = 10.0
-ABLATION_MEASURES = ("nDCG@10", "R@100")
 log = logging.getLogger(__name__)
 
 
@@ -40,7 +37,6 @@ log = logging.getLogger(__name__)
 class Fuse(Stage):
     """Merge the runs of several experts, or of any systems, into one."""
 
-    default_split: ClassVar[str] = "dev"
     run: tuple[Path, ...] = input_field(
         "run", "One run per expert; repeat the flag; NAME=PATH names it.", least_count=2, aliases=("--runs",)
     )
@@ -56,17 +52,7 @@ class Fuse(Stage):
         minimum=1,
     )
     collapse: str | None = option(**COLLAPSE)
-    qrels: Path | None = input_field("qrels", "With --ablation: relevance judgements.", None, needs=("ablation",))
     attribution: Path | None = option("File for the contribution of each run to each hit: rank, score, part (TSV).", None, group="Output")
-    ablation: Path | None = option(
-        "File for the loss in each measure without each run, with confidence intervals and p-values (TSV).",
-        None,
-        needs=("qrels",),
-        group="Output",
-    )
-    measure: tuple[str, ...] = option(
-        "With --ablation: measures; repeat the flag [default: nDCG@10, R@100].", (), aliases=("-m",), needs=("ablation",)
-    )
     tag: str = option("Run tag.", "moeir.fused", single_word=True, aliases=("--runtag",), group="Output")
     output: Path = output_field("run", "Output file; - is stdout.", STREAM)
 
@@ -76,13 +62,11 @@ class Fuse(Stage):
             raise UsageError("--method exact-sum: a run has no scores of documents outside its lists; use moeir search --fuse exact-sum")
         variants.import_code_of(method)
         variants.resolve_spec("fusion", method)
-        check_measures(self.measure)
-        if self.ablation is not None or self.attribution is not None:
+        if self.attribution is not None:
             name_runs(self.run)
 
     def outputs(self) -> dict[str, tuple[Path, str]]:
-        paths = {"attribution": self.attribution, "ablation": self.ablation}
-        return super().outputs() | {f"--{kind}": (path, kind) for kind, path in paths.items() if path is not None}
+        return super().outputs() | ({} if self.attribution is None else {"--attribution": (self.attribution, "attribution")})
 
     def prepare(self) -> "tuple[FusionFormula, str]":
         """The function that merges the lists of a query, and its spec."""
@@ -109,14 +93,18 @@ class Fuse(Stage):
         return "evaluate --run OUTPUT --qrels QRELS"
 
     def work(self) -> Counts:
+        from moeir.analysis import attribution
         from moeir.fusion import formulas
-        from moeir.records import runs
+        from moeir.records import lines, runs
 
         merge, method = self.prepare()
         expert_runs = self._read_runs(method)
         fused_run = formulas.fuse_runs(expert_runs, merge, self.depth)
         runs.write_run(fused_run, self.output, tag=self.tag)
-        self._write_side_outputs(expert_runs, merge, fused_run)
+        if self.attribution is not None:
+            runs_by_name = dict(zip(name_runs(self.run), expert_runs, strict=True))
+            rows = attribution.hit_rows(runs_by_name, merge, fused_run)
+            lines.write_lines(tables.format_lines(attribution.hit_header(list(runs_by_name)), rows, "tsv"), self.attribution)
         return {"method": method, "queries": len(fused_run), "hits": len(fused_run.scores)}
 
     def _read_runs(self, method: str) -> "list[Run]":
@@ -140,22 +128,3 @@ class Fuse(Stage):
             (least, narrow), (most, wide) = spreads[0], spreads[-1]
             log.warning("--method %s: scores of %s have a standard deviation of %.3g, those of %s %.3g, so the sum follows the first; "
                         "rrf or zscore count both alike", method, wide, most, narrow, least)  # fmt: skip
-
-    def _write_side_outputs(self, expert_runs: "Sequence[Run]", merge: "FusionFormula", fused_run: "Run") -> None:
-        """Write the files of --attribution and --ablation."""
-        from moeir.analysis import attribution
-        from moeir.evaluation import measures
-        from moeir.records import lines, qrels
-
-        runs_by_name = dict(zip(name_runs(self.run), expert_runs, strict=True)) if self.attribution or self.ablation else {}
-        if self.attribution is not None:
-            rows = attribution.hit_rows(runs_by_name, merge, fused_run)
-            lines.write_lines(tables.format_lines(attribution.hit_header(list(runs_by_name)), rows, "tsv"), self.attribution)
-        if self.ablation is not None and self.qrels is not None:
-            requested = [measures.parse_measure(text) for text in self.measure or ABLATION_MEASURES]
-            grades = qrels.read_qrels(self.qrels)
-            with name_source(run_paths(self.run)[0]):
-                header, table_rows = attribution.leave_one_out(runs_by_name, merge, fused_run, self.depth, grades, requested)
-            lines.write_lines(tables.format_lines(header, table_rows, "tsv"), self.ablation)
-            for line in tables.format_table(header, table_rows).splitlines():
-                log.info("%s", line)

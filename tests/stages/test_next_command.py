@@ -66,7 +66,6 @@ FOLLOWED = [  # a stage, every one that makes something; what begins the next co
         "fuse --run a=TEST-RUN --run b=TEST-RUN --learned weights.json --output fused.trec",
     ),
     ("fuse --run a.trec --run b.trec --output fused.trec", "evaluate --run fused.trec --qrels QRELS"),
-    ("fuse --run a.trec --run b.trec --ablation lost.tsv --dataset D --output f.trec", "evaluate --run f.trec --qrels D/qrels/dev.tsv"),
     ("rerank --model ce --run a.trec --queries q.tsv --corpus c.jsonl --output best.trec", "evaluate --run best.trec --qrels QRELS"),
     ("rerank --model m --run a.trec --dataset D --split dev --output r.trec", "evaluate --run r.trec --qrels D/qrels/dev.tsv"),
     (

@@ -1,4 +1,4 @@
-"""Fusions fitted on the command line, saved and reused; and files of attribution and ablation."""
+"""Fusions fitted on the command line, saved and reused; and files of attribution."""
 
 import csv
 import json
@@ -104,23 +104,6 @@ def test_parts_of_hits_add_up_and_say_who_found_them(room, moeir, method):
         assert {name: row[f"{name}.rank"] for name in NAMES} == ranks
         holders = [name for name in NAMES if ranks[name]]
         assert row["alone"] == (holders[0] if len(holders) == 1 else "")
-
-
-def test_what_is_lost_without_a_run_is_what_the_others_make(room, moeir):
-    flags = ("--method", "rrf", "--depth", 30, "--qrels", "qrels")
-    result = moeir("fuse", *RUNS, *flags, "--output", "out.trec", "--ablation", "lost.tsv", "--measure", "nDCG@10")
-    assert result.code == 0 and len(result.messages) == 6, result.stderr
-    with open("lost.tsv") as file:
-        whole, *rows = csv.DictReader(file, delimiter="\t")
-    assert float(whole["nDCG@10"]) == pytest.approx(value(moeir, "out.trec"))
-    for row, name in zip(rows, NAMES, strict=True):
-        others = [flag for other in NAMES if other != name for flag in ("--run", f"{other}.trec")]
-        assert moeir("fuse", *others, "--method", "rrf", "--depth", 30, "--output", f"without-{name}.trec").code == 0
-        assert row["without"] == name and float(row["nDCG@10"]) == pytest.approx(value(moeir, f"without-{name}.trec"))
-        loss = float(row["nDCG@10.loses"])
-        assert loss == pytest.approx(float(whole["nDCG@10"]) - float(row["nDCG@10"]), abs=1e-8)
-        assert float(row["nDCG@10.low"]) <= loss <= float(row["nDCG@10.high"]) and 0 <= float(row["nDCG@10.p"]) <= 1
-    assert float(rows[0]["nDCG@10.loses"]) > 0.05 and float(rows[2]["nDCG@10.loses"]) < 0
 
 
 def test_info_describes_a_saved_fusion(room, moeir):

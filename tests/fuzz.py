@@ -22,7 +22,9 @@ from moeir import settings, variants
 from moeir.analysis import training_monitor
 from moeir.artifacts import journals, manifests
 from moeir.errors import MoeirError
-from moeir.formats import detection, summary
+from moeir import variants
+from moeir.formats import detection
+from moeir.formats.base import Collection, Conversion
 from moeir.fusion import files as fusion_files
 from moeir.records.generated_queries import read_generated_queries
 from moeir.reporting import training_curves
@@ -172,11 +174,18 @@ def _make_manifest() -> bytes:
     return manifests.serialize_manifest(facts | more).encode()
 
 
+def _read_all(path: Path, spec: str) -> None:
+    """Read everything that a file or folder of a format holds."""
+    for item in variants.bind_variant("formats", spec)().read(path, Conversion(spec, spec, lossy=True)):
+        for _ in (*item.corpus, *item.queries) if isinstance(item, Collection) else ():
+            pass
+
+
 def list_targets() -> dict[str, Target]:
     """The readers, by name."""
     targets = {
         f"{name}{suffix}": Target(
-            functools.partial(summary.summarize, spec=name),
+            functools.partial(_read_all, spec=name),
             f"data{suffix}",
             tuple(seed.encode() for seed in seeds if _suffix(seed) == suffix),
         )
@@ -184,8 +193,8 @@ def list_targets() -> dict[str, Target]:
         for suffix in {_suffix(seed): True for seed in seeds}
     }
     every_format = tuple(seed.encode() for seeds in FORMATS.values() for seed in seeds)
-    targets["detection"] = Target(lambda path: summary.summarize(path, detection.detect_format(path)), "data.jsonl", every_format)
-    targets["csv"] = Target(functools.partial(summary.summarize, spec="pairs"), "data.csv", (b'anchor,positive\n"who, he",an owl\n',))
+    targets["detection"] = Target(lambda path: _read_all(path, detection.detect_format(path)), "data.jsonl", every_format)
+    targets["csv"] = Target(functools.partial(_read_all, spec="pairs"), "data.csv", (b'anchor,positive\n"who, he",an owl\n',))
     for setting, name in {"corpus": "texts", "qrels": "qrels", "run": "run", "train": "examples"}.items():
         seeds = tuple(seed.encode() for seed in FORMATS[name])
         targets[f"check {setting}"] = Target(functools.partial(_check_file, setting=setting), "data.jsonl", seeds)

@@ -1,6 +1,5 @@
 """Data sets as `--dataset`: folders in BEIR's layout, ir_datasets and the hub, in any stage that reads a part of one."""
 
-import json
 import shutil
 import sys
 from pathlib import Path
@@ -188,20 +187,10 @@ def test_ir_datasets_is_a_data_set(tmp_path, monkeypatch, moeir):
     assert moeir("check", "--dataset", "irds:toy/test").code == 0
 
 
-def test_info_describes_tables_of_libraries(monkeypatch, moeir, hub_set):
-    monkeypatch.setitem(sys.modules, "ir_datasets", SimpleNamespace(load=load))
-    page = moeir("info", "irds:toy/test#docs").stdout
-    assert page.startswith("texts ") and "first ids     owl, bat" in page
-    assert json.loads(moeir("info", "irds:toy/test#qrels", "--form", "json").stdout)["judgements"] == 1
-    assert json.loads(moeir("info", f"{hub_set}/corpus", "--form", "json").stdout)["kind"] == "texts"
-    assert json.loads(moeir("info", f"{hub_set}/default@test", "--form", "json").stdout)["kind"] == "qrels"
-    assert "expected #docs or #queries; write irds:toy#docs" in moeir("info", "irds:toy").stderr
-
-
-def test_info_says_what_to_install(monkeypatch, moeir):
+def test_a_source_says_what_to_install(monkeypatch, moeir):
     monkeypatch.setitem(sys.modules, "ir_datasets", None)
     message = "error: irds:beir/scifact#docs: needs the package ir-datasets; pip install 'moeir[irds]'\n"
-    assert moeir("info", "irds:beir/scifact#docs") == (2, "", message)
+    assert moeir("check", "--corpus", "irds:beir/scifact#docs") == (2, "", message)
 
 
 @pytest.fixture

@@ -1,15 +1,14 @@
-"""`moeir info`: describe a checkpoint, another artifact or a data file: contents, size, cost per text."""
+"""`moeir info`: describe a checkpoint or another artifact: contents, size, cost per text."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moeir import data_sources
-from moeir.errors import ArtifactError, UsageError
+from moeir.errors import ArtifactError
 from moeir.parsing import dump_json, escape_controls
 from moeir.settings import argument, option
-from moeir.stages.base import STREAM, Counts, Stage, is_stream
+from moeir.stages.base import STREAM, Counts, Stage
 
 if TYPE_CHECKING:
     from moeir.architectures.adapter_files import Trunk
@@ -20,15 +19,9 @@ SIDES = ("query", "document")
 
 @dataclass(frozen=True, kw_only=True)
 class Info(Stage):
-    """Describe an artifact or data: experts, parameters, size and FLOPs of a checkpoint; counts, lengths and first ids of data."""
+    """Describe what moeir made: experts, parameters, size and FLOPs of a checkpoint; settings, sources and counts of anything else."""
 
-    path: Path = argument(
-        "A checkpoint, encodings, an index, texts, judgements, a run, examples, a folder in the layout of BEIR, MS MARCO, …, "
-        "irds:NAME#docs or hf:NAME."
-    )
-    source_format: str | None = option(
-        "Format of data [default: detected from the first lines].", None, package="formats", aliases=("--from",)
-    )
+    path: Path = argument("A checkpoint, encodings, an index, a run, or anything else with a manifest.")
     form: str = option("table or json.", "table", choices=("table", "json"), aliases=("--format",))
 
     def work(self) -> Counts:
@@ -41,21 +34,16 @@ class Info(Stage):
     def _describe(self) -> dict[str, Any]:
         from moeir.artifacts import manifests, shards
         from moeir.artifacts.unfinished import describe_unfinished
-        from moeir.formats import summary
 
-        if data_sources.is_remote(self.path):
-            return summary.summarize_remote(str(self.path))
         has_manifest = manifests.manifest_path(self.path).is_file()
         if not has_manifest and (words := describe_unfinished(self.path)):
             raise ArtifactError(f"{self.path}: {words}")
         if not self.path.exists():
             raise ArtifactError(f"{self.path}: no such file or folder")
-        if is_stream(self.path) and self.source_format is None:
-            raise UsageError(f"{self.path}: a pipe can be read once; give its format with --from")
         if finished_shards := shards.finished_shards(self.path):
             return _describe_shards(self.path, finished_shards)
-        if self.source_format is not None or not (has_manifest or (self.path / "config.json").is_file()):
-            return summary.summarize(self.path, self.source_format)
+        if not has_manifest and not (self.path / "config.json").is_file():
+            raise ArtifactError(f"{self.path}: moeir did not make it; moeir check reads data, moeir convert knows its format")
         kind = manifests.read_manifest(self.path)["kind"] if has_manifest else "checkpoint"
         if self.path.is_file():
             manifests.verify_file(self.path)
@@ -65,8 +53,6 @@ class Info(Stage):
         else:
             names = ("settings", "counts", "sources", "seconds", "versions")
             described = {name: manifest[name] for name in names if manifest.get(name)}
-        if (self.path / "corpus.jsonl").is_file():
-            described |= summary.summarize(self.path, None)
         facts = described | {"kind": kind, "path": str(self.path), "stage": manifest.get("stage")}
         return facts | {"bytes": _sum_bytes(manifest["files"])}
 

@@ -331,5 +331,26 @@ def test_a_folder_of_two_layouts_is_asked_for(tmp_path: Path, moeir: Moeir) -> N
     (tmp_path / "queries.tsv").write_text("q2\twho sleeps\n")
     (tmp_path / "corpus.jsonl").write_text('{"_id": "d1", "text": "x"}\n')
     (tmp_path / "queries.jsonl").write_text('{"_id": "q1", "text": "x"}\n')
-    result = moeir("info", tmp_path)
+    result = moeir("convert", "--input", tmp_path, "--sample", 1, "--output", tmp_path.with_name(f"{tmp_path.name}-out"))
     assert result.code == 2 and "may be beir or msmarco; say which with --from" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "# a comment\nq1 0 d1 1\n",
+        "#\n# late\nq1\td1\t1\nq2\td1\t1\n",
+        "qid\tdocid\trelevance\nq1\td1\t1\n",
+        "qid 0 docid label\nq1 0 d1 1\n",
+    ],
+)
+def test_judgements_with_comments_or_any_header_are_known(content: str, tmp_path: Path, moeir: Moeir) -> None:
+    (tmp_path / "judged.txt").write_text(content, encoding="utf-8")
+    result = moeir("convert", "--input", tmp_path / "judged.txt", "--to", "qrels", "--output", "-")
+    is_ambiguous = content.startswith("#\n")
+    assert ("beir-qrels" in result.stderr and result.code == 2) if is_ambiguous else result.stdout.startswith("q1 0 d1 1\n"), result
+
+
+def test_a_carriage_return_within_a_line_is_no_bug(tmp_path: Path, moeir: Moeir) -> None:
+    (tmp_path / "old.txt").write_bytes(b"q1 0 d1 1\rq2 0 d3 1\r")
+    assert moeir("convert", "--input", tmp_path / "old.txt", "--to", "qrels", "--output", "-").code == 2

@@ -29,9 +29,9 @@ def test_a_hostile_file_is_told_in_one_line(case, tmp_path, moeir, monkeypatch):
 
 def test_a_long_field_of_a_table_is_read(tmp_path, moeir):
     (tmp_path / "long.csv").write_text(f"anchor,positive\n{'w ' * 100_000},c\n")
-    assert moeir("info", tmp_path / "long.csv", "--from", "pairs").code == 0
+    assert moeir("convert", "--input", tmp_path / "long.csv", "--from", "pairs", "--to", "examples", "--output", "-").code == 0
 
 
 def test_a_data_set_without_a_name_is_refused(moeir):
-    result = moeir("info", "hf:")
+    result = moeir("check", "--corpus", "hf:")
     assert result.code == 2 and result.stderr.count("\n") == 1 and "bug" not in result.stderr, result.stderr

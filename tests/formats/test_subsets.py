@@ -1,6 +1,5 @@
 """Samples and splits by `convert`: what is kept, that the seed alone decides, and that equal queries stay together."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -52,12 +51,6 @@ def test_a_sample_of_documents_keeps_the_judged_ones(beir: Path, moeir: Moeir) -
     few = moeir(*command, 5, "--output", "few")
     assert few.code == 0 and few.stderr.startswith("--sample-documents 5: all 10 judged documents are kept\n")
     assert len(ids(Path("few/corpus.jsonl"))) == 10  # the judged ones
-
-
-def test_info_says_what_a_sample_holds(beir: Path, moeir: Moeir) -> None:
-    assert moeir("convert", "--input", beir, "--sample", 12, "--sample-documents", 30, "--output", "small").code == 0
-    facts = json.loads(moeir("info", "small", "--form", "json").stdout)
-    assert facts["corpus"]["texts"] == 30 and "qrels train" in facts and facts["settings"]["seed"] == 42
 
 
 def test_a_collection_is_divided_without_a_leak(beir: Path, moeir: Moeir) -> None:

@@ -135,7 +135,7 @@ def test_a_table_with_a_header_is_read_as_csv_reads_it(tmp_path, moeir, name, qu
     with lines.open_writer(tmp_path / name) as output:
         csv.writer(output, delimiter="\t", lineterminator="\r\n", quoting=quoting).writerows([("id", "text", "title"), *TABLE])
     assert list(texts.read_texts(tmp_path / name)) == [Text(*row) for row in TABLE]
-    assert "tsv" in moeir("info", tmp_path / name).stdout
+    assert moeir("convert", "--input", tmp_path / name, "--to", "texts", "--output", "-").stdout.count("\n") == len(TABLE)
     result = moeir("check", "--corpus", tmp_path / name, "--fix", tmp_path / "fixed")
     assert result.code == 0, result.stdout
     assert list(texts.read_texts(tmp_path / "fixed" / name)) == [Text(*row) for row in TABLE]

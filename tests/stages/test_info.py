@@ -2,8 +2,6 @@ import json
 import shutil
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 
@@ -62,75 +60,15 @@ def test_any_artifact_says_what_its_manifest_says(encodings, index, tmp_path, to
     assert moeir("info", run).stdout.startswith("run ") and "(made by moeir search)" in moeir("info", run).stdout
 
 
-def test_data_of_any_format_say_what_they_hold(toy, tmp_path, moeir):
-    result = moeir("info", toy / "corpus.jsonl")
-    assert (result.code, result.stderr) == (0, "")
-    assert result.stdout.splitlines()[0].split() == ["texts", str(toy / "corpus.jsonl")]
-    facts = json.loads(moeir("info", toy / "corpus.jsonl", "--form", "json").stdout)
-    assert (facts["kind"], facts["format"], facts["texts"], facts["with a title"]) == ("texts", "texts", 12, 12)
-    assert facts["first ids"] == ["owl", "bat", "bee"] and facts["words"]["least"] <= facts["words"]["median"] <= facts["words"]["most"]
-    facts = json.loads(moeir("info", toy / "test-qrels.tsv", "--form", "json").stdout)
-    assert (facts["format"], facts["judgements"], facts["queries"]) == ("beir-qrels", 7, 6)
-    (tmp_path / "one.trec").write_text("q1 Q0 owl 1 2.0 t\nq1 Q0 cat 2 1.0 t\nq1 Q0 bat 3 1.0 t\n")
-    facts = json.loads(moeir("info", tmp_path / "one.trec", "--form", "json").stdout)
-    assert facts["depth"] == {"least": 3, "median": 3.0, "most": 3, "all": 3}
-    (tmp_path / "train.jsonl").write_text('{"query_id": "q1", "positive_ids": ["owl"], "negative_ids": ["cat", "bat"]}\n')
-    facts = json.loads(moeir("info", tmp_path / "train.jsonl", "--form", "json").stdout)
-    assert (facts["format"], facts["queries"], facts["negatives"]["all"], facts["with texts"]) == ("examples", 1, 2, 0)
-    assert moeir("info", tmp_path / "one.trec", "--from", "texts").code == 3
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "# a comment\nq1 0 d1 1\n",
-        "#\n# late\nq1\td1\t1\nq2\td1\t1\n",
-        "qid\tdocid\trelevance\nq1\td1\t1\n",
-        "qid 0 docid label\nq1 0 d1 1\n",
-    ],
-)
-def test_judgements_with_comments_or_any_header_are_known(content, tmp_path, moeir):
-    (tmp_path / "judged.txt").write_text(content, encoding="utf-8")
-    result = moeir("info", tmp_path / "judged.txt")
-    is_ambiguous = content.startswith("#\n")
-    assert ("beir-qrels" in result.stderr and result.code == 2) if is_ambiguous else ("judgements" in result.stdout), result
-
-
-def test_a_carriage_return_within_a_line_is_no_bug(tmp_path, moeir):
-    (tmp_path / "old.txt").write_bytes(b"q1 0 d1 1\rq2 0 d3 1\r")
-    assert moeir("info", tmp_path / "old.txt").code == 2
-
-
-def test_an_array_of_texts_is_described_as_index_reads_it(toy, tmp_path, moeir):
-    texts = [json.loads(line) for line in (toy / "corpus.jsonl").read_text().splitlines()]
-    (tmp_path / "texts.json").write_text(json.dumps(texts))
-    facts = json.loads(moeir("info", tmp_path / "texts.json", "--form", "json").stdout)
-    assert (facts["format"], facts["texts"], facts["first ids"]) == ("texts", 12, [one["_id"] for one in texts[:3]])
-
-
-def test_a_parquet_file_of_texts_is_named_with_what_reads_it(tmp_path, moeir):
-    pq.write_table(pa.table({"_id": ["d1"], "text": ["Owls"]}), tmp_path / "c.parquet")
-    result = moeir("info", tmp_path / "c.parquet")
-    assert result.code == 3 and "hf:FOLDER reads the parquet files" in result.stderr
-
-
-def test_a_layout_says_what_each_file_holds(toy, tmp_path, moeir):
-    (tmp_path / "qrels").mkdir()
-    for name, target in (("corpus.jsonl", "corpus.jsonl"), ("train-queries.jsonl", "queries.jsonl"), ("test-qrels.tsv", "qrels/test.tsv")):
-        (tmp_path / target).write_bytes((toy / name).read_bytes())
-    facts = json.loads(moeir("info", tmp_path, "--form", "json").stdout)
-    assert (facts["format"], facts["corpus"]["texts"], facts["queries"]["texts"], facts["qrels test"]["judgements"]) == ("beir", 12, 6, 7)
-
-
 def test_what_says_nothing_of_itself_is_refused_in_a_line(tiny_model, toy, tmp_path, moeir):
     for path, words in (
         (tiny_model, f"plain weights, not a checkpoint; moeir init --model {tiny_model}"),
         (tmp_path / "absent", "no such file or folder"),
+        (toy, f"{toy}: moeir did not make it; moeir check reads data"),
+        (toy / "corpus.jsonl", "moeir did not make it"),
     ):
         result = moeir("info", path)
         assert (result.code, result.stdout) == (4, "") and words in result.stderr and len(result.stderr.splitlines()) == 1
-    result = moeir("info", toy)
-    assert (result.code, result.stdout) == (2, "") and f"{toy}: format not recognised; name it with --from" in result.stderr
     assert moeir("info", tiny_model, "--form", "xml") == (2, "", "error: --form xml: expected table or json\n")
     assert moeir("info").code == 2
 

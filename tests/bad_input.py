@@ -415,7 +415,8 @@ RERANKING = [
         "has no query 'x9', which bad.trec"),
     BadInput("an unknown way to cut", None, RERANK + "one.trec --passages best", 2, "--passages best: expected firstp, maxp or sump"),
     BadInput("a stride of beginnings", None, RERANK + "one.trec --stride 9", 2, "--passages firstp reads only the first passage; add"),
-    BadInput("a corpus for two", None, RERANK.replace("corpus.jsonl", "-") + "one.trec --model came", 2, "--corpus -: every model reads it"),
+    BadInput("a corpus for two", None, RERANK.replace("corpus.jsonl", "-") + "one.trec --model came", 2,
+        "--corpus -: every model reads it"),
     BadInput("more shards than queries", None, RERANK + "one.trec --shard 0/2", 2, "--shard 0/2: the run has 1 queries"),
     BadInput("a tag of two words", None, RERANK + "one.trec --tag a\tb", 2, "--tag"),
 ]  # fmt: skip

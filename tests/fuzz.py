@@ -22,7 +22,6 @@ from moeir import settings, variants
 from moeir.analysis import training_monitor
 from moeir.artifacts import journals, manifests
 from moeir.errors import MoeirError
-from moeir import variants
 from moeir.formats import detection
 from moeir.formats.base import Collection, Conversion
 from moeir.fusion import files as fusion_files

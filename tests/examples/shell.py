@@ -76,9 +76,10 @@ def flags_of(call: list[str]) -> dict[str, str]:
 
 
 def write_recording_python(folder: Path) -> Path:
-    """A Python that notes calls of the programs that draw in FOLDER/calls instead, for scripts whose commands make no runs."""
+    """A Python that notes calls of the programs of figures in FOLDER/calls instead, for scripts whose commands make no runs."""
     python, note = folder / "recording-python", f'name=$(basename "$1" .py); shift; echo "$name $*" >>{folder}/calls; exit 0'
-    python.write_text(f'#!/bin/sh\ncase "$1" in */grid.py | */project_vectors.py) {note} ;; esac\nexec "{sys.executable}" "$@"\n')
+    programs = "*/grid.py | */divergence.py | */project_vectors.py"
+    python.write_text(f'#!/bin/sh\ncase "$1" in {programs}) {note} ;; esac\nexec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
     return python
 

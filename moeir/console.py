@@ -94,7 +94,8 @@ class ProgressMeter:
 
     def format_line(self) -> str:
         """One line of plain text: count, rate and remaining time."""
-        words = [f"{self.label}: {self.done:,}" + (f" of {self.total:,}" if self.total else ""), f"{self.rate:,.1f}/s"]
+        speed = f"{self.rate:,.1f}/s" if self.rate >= 1 or not self.rate else f"{1 / self.rate:,.1f} s each"
+        words = [f"{self.label}: {self.done:,}" + (f" of {self.total:,}" if self.total else ""), speed]
         words += [self.remaining_time] if self.remaining_time else []
         return ", ".join([*words, self.note] if self.note else words)
 

@@ -140,10 +140,11 @@ class FileFindings:
             raise UsageError(f"--fix: {self.name} cannot be copied: {str(reason).removeprefix(f'{self.name}: ')}")
 
     def check_references(self, where: str, query: str, *documents: str) -> None:
-        """Add a finding if the query or a document of a line is unknown."""
+        """Add a finding if the query or a document of a line is unknown; a document whose passages are in the corpus is not."""
         if self.queries is not None and query not in self.queries:
             self.add(where, "unknown-query", f"query {query!r} is not among the queries")
-        unknown = [] if self.documents is None else [document for document in documents if document not in self.documents]
+        corpus = self.documents
+        unknown = [] if corpus is None else [name for name in documents if name not in corpus and f"{name}#0" not in corpus]
         if unknown:
             more = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
             self.add(where, "unknown-document", f"document {unknown[0]!r}{more} of query {query!r} is not in the corpus")

@@ -17,6 +17,7 @@ from ir_measures import Measure, providers
 
 from moeir.errors import DataError, UsageError
 from moeir.evaluation.judged_ranks import JudgedRanks, is_native
+from moeir.records.passages import find_passage_of
 from moeir.records.qrels import Qrels
 from moeir.records.runs import Run
 
@@ -63,7 +64,10 @@ def parse_measure(text: str) -> Measure:
     form = _MEASURE_PATTERN.fullmatch(text.strip())
     name = form["name"] if form else text
     if form is None or name.lower() not in _NAMES:
+        stem = name.lower().rstrip("0123456789")
         matches = dict.fromkeys(_NAMES[match] for match in difflib.get_close_matches(name.lower(), _NAMES, n=3))
+        if stem in _NAMES:  # ndcg10
+            matches = {f"{_NAMES[stem]}@{name[len(stem) :]}": None}
         suggestion = f" (did you mean {' or '.join(matches)}?)" if matches else ""
         raise UsageError(f"no measure is called {text!r}{suggestion}; nDCG@10, RR@10, R@100, AP, P@5, Success@20 are")
     at = form["at"] or form["number"]
@@ -86,11 +90,15 @@ def parse_measure(text: str) -> Measure:
 
 
 def check_collection(run: Run, qrels: Qrels) -> None:
-    """DataError if no query of a run is judged."""
+    """DataError if no query of a run is judged, or if it is of passages of the documents that are."""
     if not any(query in run.query_rows for query in qrels):
         run_query, judged_query = (next(iter(names), "none") for names in (run.queries, qrels))
         reason = f"it shares no query with the judgements (it has {run_query!r}, they have {judged_query!r})"
         raise DataError(f"run of another collection: {reason}")
+    judged = {document for grades in qrels.values() for document in grades}
+    if passage := find_passage_of(run.document_ids, judged):
+        reason = f"it has {passage!r}, but judged is {passage.rpartition('#')[0]!r}"
+        raise DataError(f"run of passages: {reason}; add --collapse max to evaluate, or to the search or fuse that made it")
 
 
 def evaluate_run(run: Run, qrels: Qrels, measures: Collection[Measure]) -> dict[str, dict[str, float]]:

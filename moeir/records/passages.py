@@ -2,7 +2,7 @@
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -73,8 +73,22 @@ def collapse_ids(passages: ByteStrings, where: str) -> tuple[Ids, Codes]:
     return dictionary_encode(as_byte_strings(documents))
 
 
+def find_passage_of(ids: Collection[str], documents: Collection[str]) -> str | None:
+    """The first of `ids` that is a passage `ID#NUMBER` of one of `documents`, of which `ids` has none itself; else None.
+
+    >>> find_passage_of(["bat#0", "owl#1"], {"owl"})
+    'owl#1'
+    """
+    if any(name in documents for name in ids):
+        return None
+    return next((name for name in ids if name.rpartition("#")[0] in documents and name.rpartition("#")[2].isdecimal()), None)
+
+
 def collapse_run(run: Run, where: str = "run") -> Run:
-    """A run of passages as one of their documents, each with the score of its best passage: MaxP of Dai and Callan 2019."""
+    """A run of passages as one of their documents, each with the score of its best passage: MaxP of Dai and Callan 2019. A run of documents
+    alone, without '#' in its ids, stays as it is."""
+    if not any("#" in name for name in run.document_ids):
+        return run
     ids, codes = collapse_ids(Ids.from_strings(run.document_ids).byte_strings, where)
     owners, documents = np.repeat(np.arange(len(run)), np.diff(run.starts)), codes[run.documents]
     _, first = np.unique(owners * np.int64(len(ids)) + documents, return_index=True)

@@ -239,7 +239,10 @@ class TextForm(NamedTuple):
             return content
         if len(content) != len(self.names):
             actual = lines.describe_markup(content[0]) or len(content)
-            raise DataError(f"{where}: expected {len(self.names)} tab-separated columns ({', '.join(self.names)}), found {actual}")
+            advice = "; other columns need a first line that names them, such as id, text, title"
+            if actual == 1:
+                advice += "; texts alone are read from standard input, as in --queries - < FILE"
+            raise DataError(f"{where}: expected {len(self.names)} tab-separated columns ({', '.join(self.names)}), found {actual}{advice}")
         return dict(zip(self.names, content, strict=True))
 
 

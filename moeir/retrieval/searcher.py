@@ -22,7 +22,7 @@ from moeir.indexes.base import INDEX_AGAIN, NO_ROW, Index, SearchableIndex, fill
 from moeir.indexes.exact_sum import fuse_exact, select_queries
 from moeir.indexes.segments import IndexFolder, check_ids, open_engine
 from moeir.indexes.subset import GROWTH, SPARE_HITS, SPARE_SHARE, CollapsedIndex, SubsetIndex
-from moeir.parsing import check_count, parse_value
+from moeir.parsing import check_count
 from moeir.records.ids import IdColumn
 from moeir.records.passages import collapse_ids
 from moeir.records.runs import Run, id_ranks
@@ -39,15 +39,8 @@ EXACT_SUM = "exact-sum"
 
 def parse_exact_sum(spec: str) -> tuple[bool, dict[str, Any]]:
     """Whether a spec names the exact sum, which needs the engines, and its options; UsageError for an unknown spec."""
-    parsed = variants.parse_spec(spec)
-    if parsed.name.replace("_", "-") != EXACT_SUM:
-        variants.resolve_spec("fusion", spec)
-        return False, {}
-    options = dict(parsed.options)
-    deepen = options.pop("deepen", "false")
-    if options:
-        raise UsageError(f"{spec}: {EXACT_SUM} has no option {next(iter(options))!r}; it has deepen=true")
-    return True, {"search_deeper": parse_value(deepen, "bool", f"{spec}: deepen")}
+    variant, options = variants.resolve_spec("fusion", spec)
+    return (True, {"search_deeper": options.get("deepen", False)}) if variant.name == EXACT_SUM else (False, {})
 
 
 QUERIES_PER_BATCH = 256

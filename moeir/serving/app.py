@@ -5,6 +5,7 @@ import mmap
 import socket
 from collections import Counter
 from collections.abc import Sequence
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +123,10 @@ async def _read_body(request: Request, seconds: float) -> str:
 
 async def _report_problem(request: Request, problem: Exception) -> Response:
     if isinstance(problem, HTTPException):
-        return JSONResponse({"error": problem.detail}, problem.status_code, problem.headers)
+        known = {404: "there is no such path", 405: f"{request.method} is not for this path"}  # in place of the library's words
+        is_own = problem.detail != HTTPStatus(problem.status_code).phrase
+        detail = problem.detail if is_own else f"{known.get(problem.status_code, problem.detail)}; see /openapi.json"
+        return JSONResponse({"error": detail}, problem.status_code, problem.headers)
     status = next((STATUS[kind] for kind in STATUS if isinstance(problem, kind)), 500)
     message = "an error that nobody foresaw; the server's log has it" if status == 500 else str(problem)
     return JSONResponse({"error": shorten_message(message) or "no answer in time (--timeout of the server)"}, status)

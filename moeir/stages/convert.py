@@ -116,7 +116,8 @@ class Convert(Stage):
             kind, names = reader.kind, [variant.name for variant in variants.list_variants("formats")]
             description = f"{self.input} is {spec}, {kind if kind.endswith('s') else f'a {kind}'}"
             compatible = ", ".join(name for name in names if self._load_format(name).kind == kind)
-            raise UsageError(f"--to {to}: {description}, which becomes {compatible}")
+            parts = "; a collection is a folder of corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv" if writer.kind == "collection" else ""
+            raise UsageError(f"--to {to}: {description}, which becomes {compatible}{parts}")
         return spec, to, reader, writer
 
     def work(self) -> Counts:
@@ -161,7 +162,9 @@ class Convert(Stage):
             room = self.passages - special.leading - special.trailing - int(checkpoint.architecture.markers)
             cut = partial(cut, max_tokens=room, find_tokens=lambda texts: [one[1] for one in encode(texts)], prefix=reading.document_prefix)
         passages = cut(items) if writer.kind == "texts" else (replace(item, corpus=cut(item.corpus)) for item in items)
-        return writer.write(passages, self.output, conversion)
+        count = writer.write(passages, self.output, conversion)
+        log.info("passages ID#NUMBER: judgements stay those of documents, which search --collapse max gives back")
+        return count
 
     def _write_subset(self, items: "Iterator[Any]", kind: str, writer: "Format", conversion: "Conversion") -> int:
         """Write a sample of texts, or a collection that is sampled or divided, and return the number of records."""

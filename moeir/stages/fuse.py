@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from moeir import variants
 from moeir.console import format_count
-from moeir.errors import UsageError
+from moeir.errors import DataError, UsageError
 from moeir.evaluation import tables
 from moeir.fusion import files
 from moeir.settings import input_field, option, output_field
@@ -58,10 +58,9 @@ class Fuse(Stage):
 
     def check(self) -> None:
         method = self.method or OTHER_METHOD
-        if variants.parse_spec(method).name.replace("_", "-") == "exact-sum":
-            raise UsageError("--method exact-sum: a run has no scores of documents outside its lists; use moeir search --fuse exact-sum")
         variants.import_code_of(method)
-        variants.resolve_spec("fusion", method)
+        if variants.resolve_spec("fusion", method)[0].name == "exact-sum":
+            raise UsageError("--method exact-sum: a run has no scores of documents outside its lists; use moeir search --fuse exact-sum")
         if self.attribution is not None:
             name_runs(self.run)
 
@@ -110,6 +109,7 @@ class Fuse(Stage):
     def _read_runs(self, method: str) -> "list[Run]":
         """The runs, with the depth that each was searched to."""
         expert_runs = [read_run_with_depth(path, self.collapse) for path in run_paths(self.run)]
+        self._check_collections(expert_runs)
         self._warn_of_scales(expert_runs, method)
         if self.run_depth is None:
             log_guessed_depths(run_paths(self.run), expert_runs, method, "--run-depth K sets it")
@@ -118,6 +118,22 @@ class Fuse(Stage):
             if (longest := replace(run, depth=None).list_depth) > self.run_depth:
                 raise UsageError(f"--run-depth {self.run_depth}: {path} has a list of {longest} hits; expected the depth of its search")
         return [replace(run, depth=self.run_depth) for run in expert_runs]
+
+    def _check_collections(self, expert_runs: "Sequence[Run]") -> None:
+        """DataError for runs that are not of one query set, and for passages beside documents."""
+        from moeir.records.passages import find_passage_of
+
+        paths, (first, *others) = run_paths(self.run), expert_runs
+        numbers = {all("#" in name for name in run.document_ids): number for number, run in enumerate(expert_runs) if len(run.scores)}
+        if len(numbers) == 2:
+            passages, documents = numbers[True], numbers[False]
+            if passage := find_passage_of(expert_runs[passages].document_ids, set(expert_runs[documents].document_ids)):
+                reason = f"{paths[passages]} has passages such as {passage!r}, {paths[documents]} documents"
+                raise DataError(f"{reason}; add --collapse max")
+        for run, path in zip(others, paths[1:], strict=True):
+            if len(run) and len(first) and first.query_rows.keys().isdisjoint(run.queries):
+                reason = f"has no query of {paths[0]} (it has {run.queries[0]!r}, that {first.queries[0]!r})"
+                raise DataError(f"{path}: {reason}; expected runs of one query set")
 
     def _warn_of_scales(self, expert_runs: "Sequence[Run]", method: str) -> None:
         """Warn if a raw sum is of scores whose standard deviations differ by more than 10 times."""

@@ -89,7 +89,13 @@ class Index(Stage):
 
     def next_command(self) -> str:
         is_text = self.corpus is not None if self.index is None else "checkpoint" not in manifests.read_manifest(self.index)["counts"]
-        return f"search --index OUTPUT --queries QUERIES@test --output {'run.trec' if is_text else 'runs'}"
+        collapse = "--collapse max " if self._has_passages() else ""
+        return f"search --index OUTPUT --queries QUERIES@test {collapse}--output {'run.trec' if is_text else 'runs'}"
+
+    def _has_passages(self) -> bool:
+        """Whether the ids are those of passages, `ID#NUMBER`, by the first of them."""
+        with next(self.output.rglob("ids.txt")).open(encoding="utf-8") as ids:
+            return ids.readline().strip().rpartition("#")[2].isdecimal()
 
     def prepare(self) -> None:
         if self.encodings is not None:

@@ -94,10 +94,16 @@ class MineNegatives(Stage):
     def work(self) -> Counts:
         from moeir import mining
         from moeir.records import examples, qrels, runs
+        from moeir.records.passages import find_passage_of
 
         counts = mining.MiningCounts()
         expert_runs = read_runs(self.run)
         grades, select = qrels.read_qrels(self.qrels), variants.bind_variant("mining", self.method)
+        judged_documents = {document for judged in grades.values() for document in judged}
+        for run, path in zip(expert_runs.values(), run_paths(self.run), strict=True):
+            if passage := find_passage_of(run.document_ids, judged_documents):
+                reason = f"has passages such as {passage!r} of documents that {self.qrels} judges, which would be their negatives"
+                raise DataError(f"{path}: {reason}; search with --collapse max, and train on the documents from before they were cut")
         excluded = {} if self.corpus is None else self._find_twins(grades, self.corpus)
         teacher = None if self.teacher is None else runs.read_run(self.teacher)
         if self.margin is not None or self.relative_margin is not None:

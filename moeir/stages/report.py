@@ -17,6 +17,7 @@ from moeir.stages.run_arguments import (
     check_matplotlib,
     check_measures,
     find_search_of_run,
+    is_fused,
     name_runs,
     name_source,
     read_runs,
@@ -167,8 +168,8 @@ class Report(Stage):
             expert = split_run_name(run)[0] if search is None else search.expert if is_same else None
             if expert in known:
                 experts.setdefault(str(expert), name)
-            else:
-                others.append(name)
+            elif not (is_fused(path) if search is None else sorted(search.indexes) != digests):
+                others.append(name)  # none of another index, or of several runs: nobody expects their explanations
         if experts.keys() == {FUSED}:
             log.warning("%s: shown without explanations, which need the runs of its experts: name them with --run", experts.pop(FUSED))
         if others:

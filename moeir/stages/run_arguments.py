@@ -141,6 +141,11 @@ def find_search_of_run(path: Path) -> SearchOfRun | None:
     return SearchOfRun(tuple(sources.get("index", ())), expert, next(iter(sources.get("model", ())), None))
 
 
+def is_fused(path: Path) -> bool:
+    """Whether `moeir fuse` made a run, by its manifest."""
+    return manifests.manifest_path(path).is_file() and manifests.read_manifest(path).get("stage") == "fuse"
+
+
 def find_merged_runs(paths: Mapping[str, Path]) -> dict[str, list[str]]:
     """The runs that each fused run merges, among the runs of one call: by the manifests of `moeir search` and `moeir fuse`."""
     files = {name: path for name, path in paths.items() if not is_stream(path)}
@@ -149,8 +154,8 @@ def find_merged_runs(paths: Mapping[str, Path]) -> dict[str, list[str]]:
     for name, path in files.items():
         if name in searches and searches[name].expert == FUSED:
             merged[name] = [other for other, search in searches.items() if search == searches[name]._replace(expert=search.expert)]
-        elif manifests.manifest_path(path).is_file() and (manifest := manifests.read_manifest(path)).get("stage") == "fuse":
-            digests = manifest["sources"]["run"]
+        elif is_fused(path):
+            digests = manifests.read_manifest(path)["sources"]["run"]
             merged[name] = [other for other, file in files.items() if digest_of(file) in digests]
     return {name: parts for name, parts in ((name, [part for part in parts if part != name]) for name, parts in merged.items()) if parts}
 

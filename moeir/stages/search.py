@@ -57,7 +57,8 @@ class Search(Stage):
     expert: tuple[str, ...] = option("Search these experts only; repeat the flag.", (), group="Search")
     fuse: str | None = option(
         "Fusion method: exact-sum (missing scores are computed; exact-sum:deepen=true searches until the order is proven), came-sum …; "
-        "see: moeir variants fusion [default: exact-sum where the checkpoint is trained as one score (mote, coil), else came-sum].",
+        "see: moeir variants fusion [default: rrf with a BM25 index beside, exact-sum where the checkpoint is trained as one score (mote, "
+        "coil), else came-sum].",
         None,
         group="Search",
     )

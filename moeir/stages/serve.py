@@ -73,6 +73,7 @@ class Serve(Stage):
 
         with open_listener(self.host, self.port) as listener:
             service, address = self.prepare(), f"[{self.host}]" if ":" in self.host else self.host
-            log.info("serving %r at http://%s:%d/", service.served.searcher, address, listener.getsockname()[1])
+            documents, lists = len(service.served.searcher.ids), ", ".join(service.served.lists)
+            log.info("serving %s documents (%s) at http://%s:%d/", f"{documents:,}", lists, address, listener.getsockname()[1])
             run_server(build_server(service, self.allow_origin, IN_HEADERS if self.host in LOOPBACK else ("*",)), listener, self.timeout)
         return None

@@ -123,7 +123,7 @@ def test_what_was_found_can_be_measured(room: Path, toy: Path, tmp_path: Path, m
 @pytest.mark.parametrize(
     "fuse, words",
     [
-        ("exact-sum:deepn=true", "exact-sum has no option 'deepn'; it has deepen=true"),
+        ("exact-sum:deepn=true", "exact-sum has no option 'deepn'; did you mean 'deepen'?"),
         ("exact-sum:deepen=much", "exact-sum:deepen=much: deepen: expected true or false, found 'much'"),
         ("rff", "fusion has no 'rff'; did you mean 'rrf'?"),
     ],

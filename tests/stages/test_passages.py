@@ -142,6 +142,37 @@ def test_runs_of_passages_are_fused_and_evaluated_as_those_of_documents(folder: 
     assert outputs[0] == outputs[1] and "nDCG@10\tq3\t0.0" not in outputs[0][1]
 
 
+def test_passages_are_not_taken_for_documents(folder: Path, tmp_path: Path, moeir: Moeir) -> None:
+    """Judgements and other runs are of documents: each command says so, and `--collapse max` lets them be compared."""
+    passages, documents, qrels = folder / "whole" / "fused.trec", tmp_path / "documents.trec", tmp_path / "qrels"
+    write_run(Run.from_hits(collapse(passages), "moeir.fused"), documents)
+    qrels.write_text("q1 0 a 1\nq2 0 c 1\nq3 0 a! 2\n")
+    refused = moeir("evaluate", "--run", passages, "--qrels", qrels)
+    assert refused.code == 3 and "run of passages: it has 'a!#0', but judged is 'a!'; add --collapse max" in refused.stderr
+    refused = moeir("mine-negatives", "--run", passages, "--qrels", qrels, "--output", tmp_path / "train.jsonl")
+    assert refused.code == 3 and "of documents that" in refused.stderr and not (tmp_path / "train.jsonl").exists()
+    refused = moeir("fuse", "--run", documents, passages)
+    assert refused.code == 3 and f"{passages} has passages such as" in refused.stderr and "add --collapse max" in refused.stderr
+    for command in (("fuse",), ("evaluate", "--qrels", qrels, "--form", "tsv")):
+        both = moeir(*command, "--run", documents, passages, "--collapse", "max")
+        assert both.code == 0, both.stderr
+    values = [line.split("\t", 1)[1] for line in both.stdout.splitlines()]
+    assert values and set(map(values.count, values)) == {2}, "the same values for both"
+    assert moeir("check", "--corpus", folder / "passages.jsonl", "--qrels", qrels, "--form", "jsonl").code == 0
+    (tmp_path / "other.trec").write_text("other Q0 a 1 2.5 x\n")
+    refused = moeir("fuse", "--run", documents, tmp_path / "other.trec")
+    assert refused.code == 3 and "other.trec: has no query of" in refused.stderr
+
+
+def test_commands_on_passages_name_the_one_that_gives_documents_back(folder: Path, tmp_path: Path, moeir: Moeir) -> None:
+    result = moeir("index", "--corpus", folder / "passages.jsonl", "--engine", "bm25", "--output", tmp_path / "idx")
+    assert "--collapse max" in result.stderr.partition("next: ")[2]
+    plain = moeir("index", "--corpus", folder / "corpus.jsonl", "--engine", "bm25", "--output", tmp_path / "whole")
+    assert "--collapse" not in plain.stderr
+    result = moeir("convert", "--input", folder / "corpus.jsonl", "--passages", 20, "--output", tmp_path / "cut.jsonl")
+    assert "search --collapse max" in result.stderr
+
+
 def test_a_run_of_passages_is_reranked_as_passages_and_collapsed(folder: Path, tiny_model: Path, tmp_path: Path) -> None:
     rules = ("--query-length", 20, "--document-length", 60)
     run_moeir("init", "--model", tiny_model, "--arch", "cross-encoder", *rules, "--output", tmp_path / "ce")
@@ -239,7 +270,7 @@ def test_documents_are_no_passages(bm25_index: Path, index: Path, folder: Path, 
             result.code == 3
             and f"error: {one}: 'owl' is no passage; expected ID#NUMBER, as of convert --passages; leave --collapse out" in result.stderr
         )
-    (tmp_path / "run.trec").write_text("q1 Q0 owl 1 2.5 x\n")
+    (tmp_path / "run.trec").write_text("q1 Q0 owl 1 2.5 x\nq1 Q0 bat#0 2 2.0 x\n")
     (tmp_path / "qrels").write_text("q1 0 owl 1\n")
     result = moeir("evaluate", "--run", tmp_path / "run.trec", "--qrels", tmp_path / "qrels", "--collapse", "max")
     assert result.code == 3 and f"error: {tmp_path / 'run.trec'}: 'owl' is no passage" in result.stderr

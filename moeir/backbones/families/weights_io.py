@@ -54,7 +54,8 @@ def resolve_model(model: Path, extra_files: Iterable[str] = (), revision: str | 
         return Path(snapshot_download(str(model), revision=revision, allow_patterns=patterns))
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as problem:
         reason = str(problem).split("\n")[0]
-        raise UsageError(f"{model}: not a folder, and it cannot be loaded from the hub ({reason}); expected a folder of weights") from None
+        advice = "expected a folder of weights; without a network, download it elsewhere and name its folder"
+        raise UsageError(f"{model}: not a folder, and it cannot be loaded from the hub ({reason}); {advice}") from None
 
 
 def resolve_commit(model: str, revision: str, files: Iterable[str]) -> Path:

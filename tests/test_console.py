@@ -32,7 +32,7 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(capsys, monkeypatch)
     monkeypatch.setattr(console.time, "monotonic", lambda: float(next(clock)))
     assert list(console.progress([*"abcdefgh"], "reading")) == [*"abcdefgh"]
     lines = capsys.readouterr().err.splitlines()
-    assert lines and all(line.startswith("reading: ") and " of 8, " in line and "left" in line for line in lines)
+    assert lines and all(line.startswith("reading: ") and " of 8, " in line and " s each, " in line and "left" in line for line in lines)
     assert len(lines) < 8
 
 

@@ -157,7 +157,8 @@ class Report(Stage):
         A run without the manifest of a search belongs to the expert that NAME=PATH names. One that was searched with another calibration
         has other scores than the explanations would have.
         """
-        digests, experts, others = sorted(map(manifests.compute_digest, self.index)), dict[str, str](), []
+        digests, experts = sorted(map(manifests.compute_digest, self.index)), dict[str, str]()
+        others, elsewhere = list[str](), list[str]()  # without explanations, and of these such as nobody expects them of
         counts = manifests.read_manifest(self.index[0])["counts"]
         known = {*counts["experts"], FUSED}
         default = (counts.get("checkpoint") or {}).get("digest")
@@ -168,11 +169,12 @@ class Report(Stage):
             expert = split_run_name(run)[0] if search is None else search.expert if is_same else None
             if expert in known:
                 experts.setdefault(str(expert), name)
-            elif not (is_fused(path) if search is None else sorted(search.indexes) != digests):
-                others.append(name)  # none of another index, or of several runs: nobody expects their explanations
+            else:
+                others.append(name)
+                elsewhere += [name] if is_fused(path) or (search and sorted(search.indexes) != digests) else []
         if experts.keys() == {FUSED}:
             log.warning("%s: shown without explanations, which need the runs of its experts: name them with --run", experts.pop(FUSED))
-        if others:
+        if others := [name for name in others if not experts or name not in elsewhere]:
             whose = "" if default is None else f" and {self.model or 'its checkpoint'} (--model names a calibrated one)"
             expected = f"not an expert's run that moeir search wrote with {', '.join(map(str, self.index))}{whose}"
             log.warning("%s: shown without explanations: %s; --run EXPERT=PATH tells whose run it is", ", ".join(others), expected)

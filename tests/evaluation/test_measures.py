@@ -36,6 +36,7 @@ def test_names_of_the_field_are_understood(name, expected):
     ("name", "message"),
     [
         ("nDGC@10", "no measure is called 'nDGC@10' (did you mean nDCG"),
+        ("ndcg10", "no measure is called 'ndcg10' (did you mean nDCG@10?)"),
         ("errx@10", "no measure is called 'errx@10' (did you mean ERR or RR or NERR9?)"),
         ("", "no measure is called ''"),
         ("nDCG@", "no measure is called 'nDCG@'"),

@@ -106,6 +106,7 @@ def test_an_answer_never_has_a_path_or_a_traceback(client: Any, index: Path, mon
         client.get(path) for path in ("/health", "/metrics", "/openapi.json", "/documents/..%2f..%2fetc%2fpasswd", "/nothing", "/search")
     ]
     assert [reply.status_code for reply in replies] == [200, 200, 200, 404, 404, 405]
+    assert replies[-1].json() == {"error": "GET is not for this path; see /openapi.json"}
     replies += [client.post("/search", content=json.dumps(body), headers={"content-type": "application/json"}) for body, _ in WRONG]
 
     def fail(*_: object, **__: object) -> None:

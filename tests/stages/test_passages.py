@@ -158,7 +158,7 @@ def test_passages_are_not_taken_for_documents(folder: Path, tmp_path: Path, moei
         assert both.code == 0, both.stderr
     values = [line.split("\t", 1)[1] for line in both.stdout.splitlines()]
     assert values and set(map(values.count, values)) == {2}, "the same values for both"
-    assert moeir("check", "--corpus", folder / "passages.jsonl", "--qrels", qrels, "--form", "jsonl").code == 0
+    assert moeir("check", "--corpus", folder / "passages.jsonl", "--qrels", qrels).code == 0
     (tmp_path / "other.trec").write_text("other Q0 a 1 2.5 x\n")
     refused = moeir("fuse", "--run", documents, tmp_path / "other.trec")
     assert refused.code == 3 and "other.trec: has no query of" in refused.stderr

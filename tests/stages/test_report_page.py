@@ -274,6 +274,14 @@ def test_a_fused_run_without_the_runs_of_its_experts_is_shown_without_explanatio
     assert result.messages[0].startswith("came: shown without explanations, which need the runs of its experts: name them")
 
 
+def test_a_run_of_bm25_or_of_several_runs_beside_the_experts_needs_no_warning(room, bm25_index, command, index, moeir, tmp_path):
+    assert moeir("search", "--index", bm25_index, "--queries", room / "queries.tsv", "--output", tmp_path / "bm25.trec").code == 0
+    assert moeir("fuse", "--run", tmp_path / "bm25.trec", room / "runs/fused.trec", "--output", tmp_path / "all.trec").code == 0
+    more = ("--run", tmp_path / "bm25.trec", "--run", tmp_path / "all.trec", "--index", index)
+    result = moeir(*command, *more, "--output", tmp_path / "page.html")
+    assert (result.code, result.messages) == (0, [])
+
+
 def test_runs_of_another_index_are_shown_without_explanations(room, bm25_index, command, moeir, tmp_path):
     result = moeir(*command, "--index", bm25_index, "--output", tmp_path / "page.html")
     assert result.code == 0 and len(result.messages) == 1 and result.messages[0].startswith("lexical, local, global, fused: shown without")

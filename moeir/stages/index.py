@@ -1,6 +1,7 @@
 """`moeir index`: build an index per expert from encodings, or a BM25 index from texts; add documents to an index, and delete some."""
 
 import logging
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -95,7 +96,7 @@ class Index(Stage):
     def _has_passages(self) -> bool:
         """Whether the ids are those of passages, `ID#NUMBER`, by the first of them."""
         with next(self.output.rglob("ids.txt")).open(encoding="utf-8") as ids:
-            return ids.readline().strip().rpartition("#")[2].isdecimal()
+            return re.search(r"#\d+$", ids.readline().strip()) is not None
 
     def prepare(self) -> None:
         if self.encodings is not None:

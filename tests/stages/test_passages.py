@@ -167,8 +167,10 @@ def test_passages_are_not_taken_for_documents(folder: Path, tmp_path: Path, moei
 def test_commands_on_passages_name_the_one_that_gives_documents_back(folder: Path, tmp_path: Path, moeir: Moeir) -> None:
     result = moeir("index", "--corpus", folder / "passages.jsonl", "--engine", "bm25", "--output", tmp_path / "idx")
     assert "--collapse max" in result.stderr.partition("next: ")[2]
-    plain = moeir("index", "--corpus", folder / "corpus.jsonl", "--engine", "bm25", "--output", tmp_path / "whole")
-    assert "--collapse" not in plain.stderr
+    (tmp_path / "numbers.jsonl").write_text('{"_id": "12", "text": "owls hunt"}\n')
+    for corpus in (folder / "corpus.jsonl", tmp_path / "numbers.jsonl"):
+        plain = moeir("index", "--corpus", corpus, "--engine", "bm25", "--output", tmp_path / f"{corpus.stem}-idx")
+        assert plain.code == 0 and "--collapse" not in plain.stderr
     result = moeir("convert", "--input", folder / "corpus.jsonl", "--passages", 20, "--output", tmp_path / "cut.jsonl")
     assert "search --collapse max" in result.stderr
 

@@ -81,8 +81,8 @@ def fit_mlm_head(
 
 @torch.no_grad()
 def fit_bias(bias: nn.Parameter, head: nn.Module, embeddings: Tensor, states: Tensor, ids: Tensor, *, positive: float = 2e-4) -> FitReport:
-    """Set a bias [V] of logits so that a share `positive` of the (token, term) pairs is above zero, for each term as often as its logits
-    are that far above their mean; the other weights of `head` stay."""
+    """Set a bias [V] of logits to minus each term's mean logit and one threshold for all terms, so that a share `positive` of the (token,
+    term) pairs is above zero; the other weights of `head` stay."""
     _, offset, report = _centre_logits(head, embeddings, states, ids, positive)
     bias.copy_(-offset)
     return report

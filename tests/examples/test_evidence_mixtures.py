@@ -95,6 +95,25 @@ def test_mote(articles: Path, tiny_model: Path, server: CommandServer, tmp_path:
     assert "switched-7" not in read_rows(results, "mote-toy")
 
 
+def test_pretraining(articles: Path, tiny_model: Path, server: CommandServer, tmp_path: Path) -> None:
+    results, rows = tmp_path / "results", ["prepare", "mote-12", "shuffled-12", "mlm-12", "decoders-12", "raw-12"]
+    completed = run("pretraining.sh", server, articles, tmp_path / "work", tiny_model, *rows, RESULTS=results)
+    assert completed.returncode == 0, completed.stderr
+    records = read_rows(results, "pretraining-toy")
+    assert records.keys() == {"bm25", *rows[1:], *(f"pre-{row.replace('12', '1')}" for row in rows[1:-1])}
+    losses = {row: records[f"pre-{row}-1"]["trainings"][""]["settings"]["objective"] for row in ("mote", "shuffled", "mlm", "decoders")}
+    assert len(set(losses.values())) == 4
+    starts = {row: records[row]["trainings"][""]["sources"]["model"][0] for row in rows[1:]}
+    assert len(set(starts.values())) == 5, "each row starts from weights of its own"
+
+
+def test_shuffled_vectors_are_those_of_other_texts() -> None:
+    kind = load_module("shuffled_vectors").ShuffledMote
+    objective, vectors = kind.__new__(kind), torch.arange(6.0).view(3, 2).requires_grad_()
+    decoded = objective.decoder_loss(vectors, lambda given: given)
+    assert torch.equal(decoded, vectors[[1, 2, 0]]) and decoded.requires_grad, "gradients cost as much as those of the true vectors"
+
+
 def test_the_switched_pretraining_is_the_normal_one_with_its_experts_exchanged(
     articles: Path, tiny_model: Path, moeir, tmp_path: Path
 ) -> None:

@@ -19,8 +19,8 @@ learned one "$MODEL" "dense:pooling=last,normalise=true,adapters=$((EXPERTS * RA
 for routing in $ROUTINGS; do
   experts=$EXPERTS rank=$((RANK / 2))
   if [ "$routing" = role ]; then experts=2 rank=$((EXPERTS * RANK / 4)); fi
-  learned "$routing" "$MODEL" "taser:every=0,pooling=last,normalise=true,adapters=$rank,experts=$experts,routing=$routing" contrastive train \
-    --document-length "$DOCUMENT_LENGTH" "${memory[@]}"
+  options=adapters=$rank,experts=$experts,routing=$routing,gate_input=block_input # decided before the layer, so that all its maps have experts
+  learned "$routing" "$MODEL" "taser:every=0,pooling=last,normalise=true,$options" contrastive train --document-length "$DOCUMENT_LENGTH" "${memory[@]}"
   models+=("$routing")
 done
 for model in "${models[@]}"; do searched "$model" msmarco dev dl19 dl20; done

@@ -1,5 +1,6 @@
 """Scores on disk while a reranking runs, so that a killed one goes on after the last saved score."""
 
+import logging
 import time
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy.typing as npt
 from moeir.artifacts.atomic_write import make_folder
 from moeir.artifacts.journals import JsonlJournal
 
+log = logging.getLogger(__name__)
 FLUSH_SECONDS = 5.0  # between two writes to disk; shorter work is repeated instead
 Scores = npt.NDArray[np.float32]
 
@@ -25,6 +27,8 @@ class ScoreJournal:
             for entry in self._journal.entries:
                 self._append(entry["scores"])
             self._saved = self.done
+            if self.done:
+                log.info("continuing after %s of %s pairs", f"{self.done:,}", f"{count:,}")
 
     def add(self, scores: Scores) -> None:
         """Add the next scores; save them if a write is due."""

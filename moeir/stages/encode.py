@@ -130,6 +130,8 @@ class Encode(Stage):
         checkpoint.pack_for_inference(dtype)
         tokenize = partial(checkpoint.tokenize_batches, side="document", max_tokens=self.max_tokens)
         writer = ResumableEncodingWriter(self.output, checkpoint.architecture.representation_kinds, pruning)
+        if writer.text_count:
+            log.info("continuing after %s texts", f"{writer.text_count:,}")
         documents = islice(texts.read_texts(self.corpus, keep_empty=self.keep_empty), first, last)
         with meter("encoding", None if last is None else last - first) as counter, autocast(dtype, device), background_writer() as submit:
             for _ in islice(documents, writer.text_count):

@@ -83,6 +83,8 @@ class GenerateQueries(Stage):
                         counter.advance(len(block))
                 return generator.report_counts() | {"dtype": str(dtype)}
             output_file = ResumableQueryFile(atomic_write.resume_path(self.output), generator)
+            if output_file.passages_done:
+                log.info("continuing after %s passages", f"{output_file.passages_done:,}")
             for _ in islice(documents, output_file.passages_done):
                 counter.advance()
             for block in texts.split_chunks(documents, BLOCK):

@@ -91,7 +91,8 @@ def test_what_cannot_be_written_stops_it_and_nothing_follows_what_failed(came_ch
     assert result.code == 3 and "local: no room" in result.stderr and thread_names == ["writing"] * 8
     journal = (tmp_path / ".enc.partial/enc/resume/journal.jsonl").read_text().splitlines()
     assert [json.loads(line)["texts"] for line in journal] == [2, 4]
-    assert encode(came_checkpoint, toy / "corpus.jsonl", tmp_path / "enc").code == 0
+    again = encode(came_checkpoint, toy / "corpus.jsonl", tmp_path / "enc")
+    assert again.code == 0 and "continuing after 2 texts" in again.stderr
     assert (tmp_path / "enc/ids.txt").read_bytes() == (encodings / "ids.txt").read_bytes()
     assert len(MultiVector.open(tmp_path / "enc/local")) == 12
 

@@ -162,7 +162,9 @@ def check_combinations(stage: Any) -> None:
             raise UsageError(f"{setting.flag} and {settings[other].flag} exclude one another: leave one of them out")
         for names in (need.split(" or ") for need in setting.needs):
             if chosen.isdisjoint(names):
-                raise UsageError(f"{setting.flag} needs {' or '.join(settings[name].flag for name in names)}")
+                flags = [settings[name].flag for name in names]
+                flags += ["--dataset"] if any(settings[name].part and settings[name].is_filled(chosen) for name in names) else []
+                raise UsageError(f"{setting.flag} needs {' or '.join(flags)}")
 
 
 def _type_name(hint: Any) -> str:

@@ -89,6 +89,7 @@ def test_a_search_shows_the_lists_of_all_experts_and_why_a_document_is_there(add
 @needs_chromium
 def test_the_keyboard_is_enough(address: str, chromium: browser.Browser) -> None:
     chromium.open(address)
+    wait_for(chromium, "document.activeElement.id === 'search'")  # the page gives it the focus when it is loaded
     chromium.evaluate("document.activeElement.blur()")
     chromium.press("/", *"owl", "Enter")
     wait_for(chromium, "document.querySelector('.block') !== null")

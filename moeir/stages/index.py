@@ -95,10 +95,10 @@ class Index(Stage):
 
     def _has_passages(self) -> bool:
         """Whether the ids are those of passages, `ID#NUMBER`, by the first of them."""
-        for file in self.output.rglob("ids.txt"):
-            with file.open(encoding="utf-8") as ids:
-                return re.search(r"#\d+$", ids.readline().strip()) is not None
-        return False
+        if (file := next(self.output.rglob("ids.txt"), None)) is None:
+            return False
+        with file.open(encoding="utf-8") as ids:
+            return re.search(r"#\d+$", ids.readline().strip()) is not None
 
     def prepare(self) -> None:
         if self.encodings is not None:

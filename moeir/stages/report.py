@@ -158,7 +158,7 @@ class Report(Stage):
         has other scores than the explanations would have.
         """
         digests, experts = sorted(map(manifests.compute_digest, self.index)), dict[str, str]()
-        others, elsewhere = list[str](), list[str]()  # without explanations, and of these such as nobody expects them of
+        others, elsewhere = list[str](), list[str]()  # without explanations; of these, runs of other indexes and fused ones
         counts = manifests.read_manifest(self.index[0])["counts"]
         known = {*counts["experts"], FUSED}
         default = (counts.get("checkpoint") or {}).get("digest")

@@ -91,15 +91,15 @@ class Rerank(Stage):
         from moeir.reranking.candidates import Candidates
 
         run, texts, _ = self._read_candidates()
-        for _ in texts.iterate_documents(Candidates.from_run(run, self._depth).document, join_fields=True):
+        for _ in texts.iterate_documents(Candidates.from_run(run, self._scored_depth).document, join_fields=True):
             pass  # an error if one is missing
         return run
 
     def estimate(self, run: "Run") -> list[str]:
-        return [f"{len(run.top(self._depth).scores):,} pairs by {' + '.join(map(str, self.model))}"]
+        return [f"{len(run.top(self._scored_depth).scores):,} pairs by {' + '.join(map(str, self.model))}"]
 
     @property
-    def _depth(self) -> int:
+    def _scored_depth(self) -> int:
         """How many documents of each list are scored: of examples all."""
         return self.depth if self.train is None else int(DEPTH["maximum"])
 
@@ -163,7 +163,7 @@ class Rerank(Stage):
         from moeir.reranking.candidates import Candidates, combine_scores
 
         resume = None if self.output == STREAM else atomic_write.resume_path(self.output)
-        candidates, all_scores, model_facts = Candidates.from_run(run, self._depth), [], []
+        candidates, all_scores, model_facts = Candidates.from_run(run, self._scored_depth), [], []
         for number, model in enumerate(self.model):
             start = time.monotonic()
             with meter(f"reranking with {model}", len(candidates)) as counter:

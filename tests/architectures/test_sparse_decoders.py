@@ -95,7 +95,7 @@ def test_cames_lexical_expert_over_a_decoder_is_equal_to_the_formula_and_keeps_t
 
 @pytest.mark.parametrize("arch", ["came:shared_layers=1,local_dim=8", "came:shared_layers=1,adapters=2", "mote", "splade:adapters=2"])
 def test_the_lexical_expert_of_a_decoder_starts_with_few_terms(arch, weights):
-    """A word of 700 is above zero for some two tokens of a thousand, whatever the logits' mean: without a bias about half of them are."""
+    """Two of 700 terms are above zero for a token, whatever the mean of the logits; without a bias about half of them are."""
     folder = weights("qwen3", vocab_size=700)
     texts = [*TEXTS, *(" ".join(text.split()[::-1]) for text in TEXTS)] * 4
     checkpoint = build_checkpoint(folder, arch, RULES, texts, backbone="bidirectional")

@@ -110,7 +110,7 @@ def test_pretraining(articles: Path, tiny_model: Path, server: CommandServer, tm
 def test_shuffled_vectors_are_those_of_other_texts() -> None:
     kind = load_module("shuffled_vectors").ShuffledMote
     objective, vectors = kind.__new__(kind), torch.arange(6.0).view(3, 2).requires_grad_()
-    decoded = objective.decoder_loss(vectors, lambda given: given)
+    decoded = objective.decoder_loss(vectors, lambda shuffled: shuffled)
     assert torch.equal(decoded, vectors[[1, 2, 0]]) and decoded.requires_grad, "gradients cost as much as those of the true vectors"
 
 

@@ -14,6 +14,7 @@ from moeir.backbones.dispatch import choose_adapters
 from moeir.backbones.families.name_map import NameMap
 from moeir.backbones.layers import Layer, init_weights, pack_layers
 from moeir.backbones.packed_tokens import PackedTokens
+from moeir.kernels.fused_cross_entropy import reduce_logits
 from moeir.kernels.int8_linear import Int8Words
 
 
@@ -48,6 +49,8 @@ class VocabularyHead(nn.Module):
 
     E is the embedding size: H, except in ELECTRA's small models.
     """
+
+    reduce_logits = staticmethod(reduce_logits)  # for the loss of masked words
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()

@@ -378,11 +378,12 @@ def set_attention_dropout(model: nn.Module, rate: float) -> None:
 
 
 def compile_layers(model: nn.Module, **options: Any) -> None:
-    """Compile the parts of a layer before and after attention; `options` are those of `torch.compile`.
+    """Compile the parts of a layer before and after attention, and the loss of a vocabulary head; `options` are those of `torch.compile`.
 
     Attention itself is already a single kernel. Shapes are dynamic, since the number of tokens differs from batch to batch.
     """
     compiled = {Attention: ("_project", "_add_and_norm"), FeedForward: ("transform",), GatedFeedForward: ("transform",)}
     for module in model.modules():
-        for name in compiled.get(type(module), ()):
+        names = ("reduce_logits",) if hasattr(module, "reduce_logits") else compiled.get(type(module), ())
+        for name in names:
             setattr(module, name, torch.compile(getattr(module, name), dynamic=True, **options))

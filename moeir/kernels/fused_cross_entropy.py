@@ -4,8 +4,8 @@ The gradient is computed in the forward pass, since the backward pass only scale
 instead of the four that recomputing the logits would take, at the memory of one gradient of the embeddings.
 """
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -13,15 +13,36 @@ from torch import Tensor
 from moeir.kernels.precision import product_dtype
 
 BYTES_AT_ONCE = 1 << 27  # of logits: 2,198 rows of 30,522 terms in bfloat16, half of that in float32
-BYTES_IN_CACHE = 1 << 20  # of a CPU's working buffer
+BYTES_IN_CACHE = 1 << 20  # of the logits that a CPU reduces at once
+
+Reduction: TypeAlias = Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]
 
 
-def fused_linear_cross_entropy(states: Tensor, embedding: Tensor, bias: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+def reduce_logits(logits: Tensor, bias: Tensor, targets: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """What cross-entropy takes from logits: a function by itself, so that `torch.compile` can fuse its passes over them.
+
+    logits [n, V] without bias [V], targets [n] -> the sum of losses, the number of correct top-1 predictions, and the gradients of that
+    sum: [n, V] in `dtype` for the logits, [V] in float32 for the bias.
+    """
+    column, biased = targets[:, None], logits + bias
+    correct = (biased.argmax(1) == targets).sum()
+    log_probabilities = biased.log_softmax(1)
+    expected = log_probabilities.gather(1, column)
+    probabilities = log_probabilities.exp_()
+    bias_gradient = probabilities.sum(0).index_add_(0, targets, -torch.ones_like(expected[:, 0]))
+    gradient = probabilities.to(dtype).scatter_(1, column, expected.expm1().to(dtype))
+    return -expected.sum(), correct, gradient, bias_gradient
+
+
+def fused_linear_cross_entropy(
+    states: Tensor, embedding: Tensor, bias: Tensor, targets: Tensor, reduce: Reduction = reduce_logits
+) -> tuple[Tensor, Tensor]:
     """The mean over n predictions of -log softmax(states · embeddingᵀ + bias)[target], and the number of correct top-1 predictions.
 
     states [≥ n, E], embedding [V, E], bias [V], targets [n] -> loss [] in float32 with gradient, count [] int64; no predictions, loss 0.
     States beyond those of the n targets are filler, without effect.
-    Under autocast only the factors of the products are in half precision; sums, logits and the softmax are float32.
+    Under autocast only the factors of the products are in half precision; sums, logits and the softmax are float32. `reduce` is
+    `reduce_logits`, or compiled from it.
 
     >>> fused_linear_cross_entropy(torch.zeros(2, 3), torch.ones(4, 3), torch.tensor([0.0, 0, 1, 0]), torch.tensor([2, 0]))
     (tensor(1.2437), tensor(1))
@@ -29,14 +50,21 @@ def fused_linear_cross_entropy(states: Tensor, embedding: Tensor, bias: Tensor, 
     dtype = product_dtype(states)
     needs_gradient = torch.is_grad_enabled() and any(part.requires_grad for part in (states, embedding, bias))
     with torch.autocast(states.device.type, enabled=False):
-        loss, correct = _FusedLinearCrossEntropy.apply(states, embedding, bias, targets, dtype, needs_gradient)
+        loss, correct = _FusedLinearCrossEntropy.apply(states, embedding, bias, targets, dtype, needs_gradient, reduce)
     return loss, correct
 
 
 class _FusedLinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, states: Tensor, embedding: Tensor, bias: Tensor, targets: Tensor, dtype: torch.dtype, needs_gradient: bool
+        ctx: Any,
+        states: Tensor,
+        embedding: Tensor,
+        bias: Tensor,
+        targets: Tensor,
+        dtype: torch.dtype,
+        needs_gradient: bool,
+        reduce: Reduction,
     ) -> tuple[Tensor, Tensor]:
         rows, words = states.to(dtype), embedding.to(dtype)
         total, correct = torch.zeros((), device=states.device), torch.zeros((), dtype=torch.int64, device=states.device)
@@ -47,17 +75,12 @@ class _FusedLinearCrossEntropy(torch.autograd.Function):
             logits = _matmul(rows[part], words.T)  # [n, V]
             logit_gradients = logits if logits.dtype == dtype else torch.empty_like(logits, dtype=dtype)
             predictions = len(targets[part])
-            for chunk, biased_logits, log_probabilities in _cache_sized_rows(logits[:predictions]):
-                chunk_targets = targets[part][chunk, None]
-                torch.add(logits[chunk], bias, out=biased_logits)
-                correct += (biased_logits.argmax(1) == chunk_targets[:, 0]).sum()
-                torch.log_softmax(biased_logits, 1, out=log_probabilities)
-                total -= log_probabilities.gather(1, chunk_targets).sum()
+            for chunk in _split_rows(logits[:predictions]):
+                loss, hits, gradient, bias_gradient = reduce(logits[chunk], bias, targets[part][chunk], dtype)
+                total, correct = total + loss, correct + hits
                 if needs_gradient:
-                    ones = torch.ones_like(chunk_targets, dtype=torch.float32)
-                    logit_gradient = log_probabilities.exp_().scatter_add_(1, chunk_targets, -ones)
-                    gradients[2] += logit_gradient.sum(0)
-                    logit_gradients[chunk] = logit_gradient
+                    logit_gradients[chunk] = gradient
+                    gradients[2] += bias_gradient
             if needs_gradient:
                 logit_gradients[predictions:] = 0
                 gradients[0][part] = _matmul(logit_gradients, words)
@@ -74,17 +97,13 @@ class _FusedLinearCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         scale = upstream[0] / ctx.count
         gradients = [(part * scale).to(dtype) for part, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)]
-        return (*gradients, None, None, None)
+        return (*gradients, None, None, None, None)
 
 
-def _cache_sized_rows(logits: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Chunks of rows, with two float32 buffers of their size; on a CPU so few rows that the buffers fit the cache."""
-    max_rows = len(logits) if logits.is_cuda else BYTES_IN_CACHE // (4 * logits.shape[1])
-    count = max(1, min(max_rows, len(logits)))
-    buffer = torch.empty(2, count, logits.shape[1], device=logits.device)
-    for first in range(0, len(logits), count):
-        rows = slice(first, min(first + count, len(logits)))
-        yield rows, buffer[0, : rows.stop - first], buffer[1, : rows.stop - first]
+def _split_rows(logits: Tensor) -> list[slice]:
+    """The rows of logits [n, V] in parts; on a CPU so few in each that they fit the cache."""
+    at_once = max(1, len(logits) if logits.is_cuda else BYTES_IN_CACHE // (4 * logits.shape[1]))
+    return [slice(first, min(first + at_once, len(logits))) for first in range(0, len(logits), at_once)]
 
 
 def _matmul(left: Tensor, right: Tensor) -> Tensor:

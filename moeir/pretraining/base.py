@@ -18,7 +18,7 @@ from moeir.backbones.packed_tokens import SpecialTokens
 from moeir.distributed import SINGLE_PROCESS, ProcessGroup
 from moeir.errors import UsageError
 from moeir.heads.pooling import PoolingHead
-from moeir.kernels.fused_cross_entropy import fused_linear_cross_entropy
+from moeir.kernels.fused_cross_entropy import fused_linear_cross_entropy, reduce_logits
 from moeir.mixtures.adapters import TowerRouter
 from moeir.pretraining.batches import MaskedTexts, PretrainingBatch
 
@@ -172,7 +172,8 @@ def vocabulary_loss(states: Tensor, targets: Tensor, encoder: Encoder) -> TokenL
     """Cross-entropy of the vocabulary head on states [n, H] against token ids [n]."""
     head = encoder.vocabulary_head
     assert head is not None
-    value, correct = fused_linear_cross_entropy(head(states), encoder.vocabulary_words, head.bias, targets)
+    reduce = getattr(head, "reduce_logits", reduce_logits)
+    value, correct = fused_linear_cross_entropy(head(states), encoder.vocabulary_words, head.bias, targets, reduce)
     return TokenLoss(value, correct, len(targets))
 
 

@@ -14,6 +14,7 @@ from moeir.backbones.layers import compile_layers, set_attention_dropout
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
 from moeir.mixtures.adapters import AdapterOptions, insert_adapters, insert_routed_adapters
+from moeir.pretraining.base import vocabulary_loss
 from tests.backbones.tiny_models import LENGTHS, is_close, make_pair, random_ids
 from tests.mixtures.test_adapters import draw_adapters
 
@@ -77,6 +78,21 @@ def test_compiled_layers_say_the_same_and_learn_the_same(kind):
             results.append({"states": states.detach()} | {name: parameter.grad for name, parameter in one.named_parameters()})
         for name, value in results[0].items():
             assert value is results[1][name] is None or torch.allclose(results[1][name], value, atol=1e-5, rtol=1e-5), name
+
+
+def test_the_loss_of_masked_words_is_compiled_with_the_layers():
+    encoder = Encoder(EncoderConfig(61, 24, 2, 4, 40, positions=32), vocabulary_head=True)
+    states, words, losses, traced = torch.randn(5, 24), torch.arange(5), [], []
+
+    def record(graph, inputs):
+        traced.append(graph)
+        return graph.forward
+
+    for _ in range(2):
+        losses.append(vocabulary_loss(states, words, encoder).value.item())
+        assert bool(traced) == (len(losses) == 2)
+        compile_layers(encoder, backend=record)
+    assert losses[0] == losses[1]
 
 
 @pytest.mark.parametrize("kind", ["plain", "prenorm"])

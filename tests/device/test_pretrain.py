@@ -6,7 +6,7 @@ import pytest
 
 from moeir.errors import MoeirError
 from moeir.pretraining import task
-from tests.device.conftest import assert_same_training, read_metrics
+from tests.device.conftest import REAL, assert_same_training, read_metrics
 from tests.stages.test_pretrain import OBJECTIVES, make_command, room  # noqa: F401 - a fixture
 
 
@@ -41,6 +41,11 @@ def test_an_objective_learns_in_half_precision_and_with_dropout(learn):
 def test_options_do_what_they_do_on_the_cpu(learn):
     training = ("cotmae", "--recompute", "--accumulate", 2, "--from-scratch")
     assert_same_training(learn(*training), learn(*training, on="cpu"))
+
+
+@pytest.mark.skipif(not REAL, reason="torch's compiler makes kernels of a real device")
+def test_compiled_losses_learn_what_others_do(learn):
+    assert_same_training(learn("cotmae", "--compile"), learn("cotmae", on="cpu"))
 
 
 def test_a_killed_training_goes_on_to_the_same_bytes(learn, monkeypatch):

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from moeir.kernels import fused_cross_entropy as kernel
-from moeir.kernels.fused_cross_entropy import fused_linear_cross_entropy
+from moeir.kernels.fused_cross_entropy import fused_linear_cross_entropy, reduce_logits
 
 V, E, ROWS = 50, 12, 23
 SIZES = [(1, 1), (7 * V * 4, 3 * V * 4), (7 * V * 4, 1 << 20), (1 << 27, 5 * V * 4), (1 << 27, 1 << 20)]
@@ -34,6 +34,20 @@ def test_values_and_gradients_are_those_of_the_plain_form(monkeypatch, at_once, 
         results.append([loss.detach(), correct, *(part.grad for part in tensors)])
     for expected, value in zip(*results, strict=True):
         assert (value - expected).abs().max() <= 1e-5 * max(1.0, float(expected.abs().max()))
+
+
+def test_compiled_reductions_are_those_of_the_plain_form(monkeypatch):
+    """Tests the traced graph, over chunks of two sizes; the kernels compiled for CUDA are compared on a real device."""
+    monkeypatch.setattr(kernel, "BYTES_AT_ONCE", 7 * V * 4)
+    monkeypatch.setattr(kernel, "BYTES_IN_CACHE", 4 * V * 4)
+    compiled, results = torch.compile(reduce_logits, dynamic=True, fullgraph=True, backend="aot_eager"), []
+    for reduce in (reduce_logits, compiled):
+        tensors, targets = inputs(6)
+        loss, correct = fused_linear_cross_entropy(*tensors, targets, reduce)
+        loss.backward()
+        results.append([loss.detach(), correct, *(part.grad for part in tensors)])
+    for expected, value in zip(*results, strict=True):
+        assert torch.allclose(value, expected, rtol=1e-6, atol=1e-7)
 
 
 def test_a_worked_example():

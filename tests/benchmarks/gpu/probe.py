@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from moeir.indexes.two_step import select_best
 from moeir.kernels import attention
-from moeir.kernels.fused_cross_entropy import fused_linear_cross_entropy
+from moeir.kernels.fused_cross_entropy import Reduction, fused_linear_cross_entropy, reduce_logits
 from moeir.kernels.grouped_linear import ExpertGroups, grouped_linear
 from moeir.kernels.precision import full_precision
 from tests.benchmarks.gpu import stages, steps
@@ -207,12 +208,16 @@ def cross_entropy(context: Context) -> Facts:
     states, table, bias = (torch.randn(*shape, device="cuda", requires_grad=True) for shape in ((rows, width), (words, width), (words,)))
     targets = torch.arange(rows, device="cuda") % words
 
-    def run() -> None:
+    def run(reduce: Reduction) -> None:
         with torch.autocast("cuda", dtype=HALF):
-            fused_linear_cross_entropy(states, table, bias, targets)[0].backward()
+            fused_linear_cross_entropy(states, table, bias, targets, reduce)[0].backward()
 
-    taken = seconds_of(context, run)
-    return {"ms": 1e3 * taken, "TFLOP/s": 6 * rows * words * width / taken / 1e12}
+    reductions = {"plain": reduce_logits}
+    if not context.pretend:  # the compiler does not know the pretended device
+        reductions["compiled"] = torch.compile(reduce_logits, dynamic=True)
+    seconds = {name: seconds_of(context, partial(run, reduce)) for name, reduce in reductions.items()}
+    rates = {f"TFLOP/s, {name}": 6 * rows * words * width / taken / 1e12 for name, taken in seconds.items()}
+    return {f"ms, {name}": 1e3 * taken for name, taken in seconds.items()} | rates
 
 
 def optimiser(context: Context) -> Facts:

@@ -4,7 +4,10 @@
 # Idea:     a tower of CAME as a low-rank update (docs/adapters.md) in place of copied layers: over 8 billion parameters three towers of the
 #           last 12 layers are 44 million parameters more, not 6.9 billion
 # Data:     adapters_steps.sh
-# Recipe:   BM25's negatives -> one epoch, all experts alike -> all experts encoded in one pass -> search, the sum of scores
+# Recipe:   a decoder whose tokens attend to all of their text, few terms to begin with -> BM25's negatives -> one epoch, all experts alike ->
+#           all experts encoded in one pass -> search, the sum of scores
+# Scales:   unit token vectors times 2, terms times .05: as they come, a decoder's scores of tokens and of terms begin in the hundreds, and
+#           their gradients leave nothing to the global expert (tests/benchmarks/results/adapters.md)
 # Hardware: one H100 of 80 GB; 400 GB of disk for token vectors and their index (KEEP=no: half of it)
 # Hours:    computed (adapters_steps.sh). MODEL=Qwen/Qwen3-0.6B: CAME 1.5 and the dense one .9, encoding 1 and .6. MODEL=Qwen/Qwen3-8B
 #           SHARED_LAYERS=24 MEMORY="--recompute --gradient-cache 16", which is two more passes forward: 46 and 28, encoding 15 and 9
@@ -17,8 +20,12 @@ SHARED_LAYERS=${SHARED_LAYERS:-20} FLOPS=${FLOPS:-1e-3} # of 28 layers, or 36
 called+=([fused]="" [global]=global)
 
 prepared
-learned came "$MODEL" "came:shared_layers=$SHARED_LAYERS,pooling=last,normalise=true,adapters=$RANK,shared_adapters=$RANK" \
-  "contrastive:flops_query=$FLOPS,flops_document=$FLOPS" train --document-length "$DOCUMENT_LENGTH" "${memory[@]}"
+arch=came:shared_layers=$SHARED_LAYERS,pooling=last,normalise=true,local_normalise=true,local_scale=2,lexical_scale=0.05
+arch+=,adapters=$RANK,shared_adapters=$RANK
+$MOEIR init --model "$MODEL" --arch "$arch" --backbone bidirectional --corpus "${corpora[msmarco]}" --query-length "$QUERY_LENGTH" \
+  --document-length "$DOCUMENT_LENGTH" --output "$WORK/ckpt/start"
+learned came "$WORK/ckpt/start" "$arch" "contrastive:flops_query=$FLOPS,flops_document=$FLOPS" train --document-length "$DOCUMENT_LENGTH" \
+  "${memory[@]}"
 learned dense "$MODEL" "dense:pooling=last,normalise=true,adapters=$RANK" contrastive train --document-length "$DOCUMENT_LENGTH" "${memory[@]}"
 for model in came dense; do searched "$model" msmarco dev dl19 dl20; done
 tables "CAME over $MODEL" msmarco dev dl19 dl20 -- bm25/bm25 dense/global came/lexical came/local came/global came/fused

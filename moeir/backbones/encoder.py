@@ -50,6 +50,7 @@ class VocabularyHead(nn.Module):
     E is the embedding size: H, except in ELECTRA's small models.
     """
 
+    compiled_methods = ("reduce_logits",)
     reduce_logits = staticmethod(reduce_logits)  # for the loss of masked words
 
     def __init__(self, config: EncoderConfig) -> None:

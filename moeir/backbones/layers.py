@@ -21,6 +21,8 @@ from moeir.kernels.packed_linear import add_linear, fused_activations, pack_line
 class Attention(nn.Module):
     """Multi-head self-attention, its residual and normalisation."""
 
+    compiled_methods = ("_project", "_add_and_norm")
+
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.query, self.key, self.value, self.output = (nn.Linear(config.hidden, config.hidden) for _ in range(4))
@@ -98,6 +100,7 @@ class FeedForward(nn.Module):
     last_routing: object = None  # routing of the last forward pass, set by a mixture of experts
     has_norm = True  # whether experts in its place can have a normalisation each
     supports_groups = True  # whether its maps are `up` and `down`, for grouped products of experts
+    compiled_methods = ("transform",)
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -138,6 +141,8 @@ class FeedForward(nn.Module):
 
 class GatedFeedForward(FeedForward):
     """GEGLU (Shazeer 2020): one half of the up projection, activated, times its other half; pre-normalised, with a plain residual."""
+
+    compiled_methods = ("transform",)
 
     def __init__(self, config: EncoderConfig, prenorm: PreNormConfig) -> None:
         nn.Module.__init__(self)
@@ -382,8 +387,6 @@ def compile_layers(model: nn.Module, **options: Any) -> None:
 
     Attention itself is already a single kernel. Shapes are dynamic, since the number of tokens differs from batch to batch.
     """
-    compiled = {Attention: ("_project", "_add_and_norm"), FeedForward: ("transform",), GatedFeedForward: ("transform",)}
     for module in model.modules():
-        names = ("reduce_logits",) if hasattr(module, "reduce_logits") else compiled.get(type(module), ())
-        for name in names:
+        for name in vars(type(module)).get("compiled_methods", ()):  # its own, as a subclass may compute otherwise
             setattr(module, name, torch.compile(getattr(module, name), dynamic=True, **options))

@@ -6,8 +6,8 @@
 # Data:     adapters_steps.sh
 # Recipe:   a decoder whose tokens attend to all of their text, few terms to begin with -> BM25's negatives -> one epoch, all experts alike ->
 #           all experts encoded in one pass -> search, the sum of scores
-# Scales:   unit token vectors times 2, terms times .05: as they come, a decoder's scores of tokens and of terms begin in the hundreds, and
-#           their gradients leave nothing to the global expert (tests/benchmarks/results/adapters.md)
+# Scales:   unit token vectors times 2, terms times .05: without, SmolLM2-135M's scores of tokens and terms began in the hundreds, and its local
+#           expert learned less (tests/benchmarks/results/adapters.md); not tried over Qwen3
 # Hardware: one H100 of 80 GB; 400 GB of disk for token vectors and their index (KEEP=no: half of it)
 # Hours:    computed (adapters_steps.sh). MODEL=Qwen/Qwen3-0.6B: CAME 1.5 and the dense one .9, encoding 1 and .6. MODEL=Qwen/Qwen3-8B
 #           SHARED_LAYERS=24 MEMORY="--recompute --gradient-cache 16", which is two more passes forward: 46 and 28, encoding 15 and 9

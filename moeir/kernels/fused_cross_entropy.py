@@ -27,11 +27,11 @@ def reduce_logits(logits: Tensor, bias: Tensor, targets: Tensor, dtype: torch.dt
     column, biased = targets[:, None], logits + bias
     correct = (biased.argmax(1) == targets).sum()
     log_probabilities = biased.log_softmax(1)
-    expected = log_probabilities.gather(1, column)
+    target_log_probabilities = log_probabilities.gather(1, column)
     probabilities = log_probabilities.exp_()
-    bias_gradient = probabilities.sum(0).index_add_(0, targets, -torch.ones_like(expected[:, 0]))
-    gradient = probabilities.to(dtype).scatter_(1, column, expected.expm1().to(dtype))
-    return -expected.sum(), correct, gradient, bias_gradient
+    bias_gradient = probabilities.sum(0).index_add_(0, targets, -torch.ones_like(log_probabilities[:, 0]))
+    gradient = probabilities.to(dtype).scatter_(1, column, target_log_probabilities.expm1().to(dtype))
+    return -target_log_probabilities.sum(), correct, gradient, bias_gradient
 
 
 def fused_linear_cross_entropy(

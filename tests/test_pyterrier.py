@@ -126,7 +126,7 @@ MISSING = [None, pd.NA]
 
 
 @pytest.mark.parametrize("missing", MISSING)
-def test_missing_values_are_refused_by_row_and_column(index, came_checkpoint, missing):
+def test_missing_values_are_refused_by_row_and_column(index, came_checkpoint, missing, tmp_path):
     rows = pd.DataFrame({"qid": "q1", "query": "owls", "docno": ["owl", "bat"], "text": ["an owl", "a bat"]}, dtype=object)
     retriever, reranker = Retriever(index, num_results=2), Reranker(came_checkpoint)
     for column, message in {
@@ -143,7 +143,7 @@ def test_missing_values_are_refused_by_row_and_column(index, came_checkpoint, mi
                 retriever(faulty[["qid", "query"]])
     for column in ("docno", "text"):
         with pytest.raises(DataError, match=f"document 1.*: {'id' if column == 'docno' else 'text'} is not a string"):
-            Indexer(None, "never-made").index([{"docno": "a", "text": "an owl"}, {"docno": "b", "text": "a bat", column: missing}])
+            Indexer(None, tmp_path / "never-made").index([{"docno": "a", "text": "an owl"}, {"docno": "b", "text": "a bat", column: missing}])
     titled = rows.assign(title=pd.Series(["Owl", missing], dtype=object))
     if missing is None:  # as null in JSON lines: no title
         assert len(reranker(titled)) == 2

@@ -6,7 +6,7 @@ The depth of BERT-base (12 layers, V = 30,522) at a small width, as counts do no
 lengths, bfloat16, with dropout unless the row names it. Counted are `moeir finetune` from the end of one update to the end of the next, and
 `moeir encode`, in which a window of 256 texts is one batch: three windows minus two. `transformers` is its own BertModel, trained the same
 way. `launches` count gradients clipped tensor by tensor, as earlier tables did; with --lists as CUDA clips them, in a few kernels for all
-tensors. `kernels` are those that the operations are known to consist of.
+tensors. `kernels` are those that the operations are known to consist of. With --finetune="--compile" a compiled region is one launch.
 """
 
 import argparse
@@ -32,6 +32,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: E40
 
 from tests.conftest import SPECIAL_TOKENS, run_in_process  # noqa: E402
 from tests.device import fake_cuda, fake_torch_cuda  # noqa: E402
+from tests.device.fused_regions import compile_for_counts  # noqa: E402
 from tests.device.operation_counts import BACK, BLOCKING, COPY, LAUNCH, SYNC, OperationCounts  # noqa: E402
 
 VOCABULARY, QUERIES, NEGATIVES, WINDOW = 30_522, 8, 7, 256
@@ -208,11 +209,13 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[""], help="rows whose names begin so")
     parser.add_argument("--where", action="store_true", help="where operations are launched, and the host waits and copies")
     parser.add_argument("--lists", action="store_true", help="clip gradients as CUDA does, all in a few kernels")
-    parser.add_argument("--finetune", default="", metavar="FLAGS", help='more flags of finetune, as in --finetune="--recompute"')
+    parser.add_argument("--finetune", default="", metavar="FLAGS", help='more flags of finetune, as in --finetune="--compile"')
     arguments = parser.parse_args()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     torch.set_num_threads(1)
+    if "--compile" in arguments.finetune:
+        torch.compile = compile_for_counts  # type: ignore[assignment]
     print("| | launches | kernels | syncs | blocking copies | non-blocking copies | copies to the host |\n|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder, fake_cuda.activate(lists=arguments.lists) as machine:
         work = Path(folder)

@@ -142,8 +142,9 @@ def test_missing_values_are_refused_by_row_and_column(index, came_checkpoint, mi
             with pytest.raises(DataError, match=message):
                 retriever(faulty[["qid", "query"]])
     for column in ("docno", "text"):
+        documents = [{"docno": "a", "text": "an owl"}, {"docno": "b", "text": "a bat", column: missing}]
         with pytest.raises(DataError, match=f"document 1.*: {'id' if column == 'docno' else 'text'} is not a string"):
-            Indexer(None, tmp_path / "never-made").index([{"docno": "a", "text": "an owl"}, {"docno": "b", "text": "a bat", column: missing}])
+            Indexer(None, tmp_path / "never-made").index(documents)
     titled = rows.assign(title=pd.Series(["Owl", missing], dtype=object))
     if missing is None:  # as null in JSON lines: no title
         assert len(reranker(titled)) == 2

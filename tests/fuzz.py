@@ -13,8 +13,8 @@ import resource
 import signal
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,16 +48,8 @@ DPR = {
     "positive_ctxs": [{"title": "Owl", "text": "An owl", "passage_id": "1"}],
     "negative_ctxs": [], "hard_negative_ctxs": [{"title": "Cat", "text": "A cat", "score": 3}],
 }  # fmt: skip
-FLAG = {
-    "query": "who",
-    "pos": ["a"],
-    "neg": ["b"],
-    "query_id": "q",
-    "pos_id": ["x"],
-    "neg_id": ["n"],
-    "pos_scores": [1.0],
-    "neg_scores": [0.5],
-}
+FLAG = {"query": "who", "pos": ["a"], "neg": ["b"], "query_id": "q", "pos_id": ["x"], "neg_id": ["n"]}
+FLAG |= {"pos_scores": [1.0], "neg_scores": [0.5]}
 FORMATS: dict[str, tuple[str, ...]] = {  # format -> whole files of it
     "examples": (json.dumps(EXAMPLE), json.dumps(INLINE)),
     "tevatron": (json.dumps(INLINE),),
@@ -119,28 +111,26 @@ def _check_file(path: Path, setting: str) -> None:
     run_stage(Check(**{setting: value}))
 
 
+def _accept_any(actions: Iterable[Callable[[], object]]) -> None:
+    """Run all actions; MoeirError if each of them raises one."""
+    accepted = 0
+    for action in actions:
+        with contextlib.suppress(MoeirError):
+            action()
+            accepted += 1
+    if not accepted:
+        raise MoeirError("of none")
+
+
 def _read_config(path: Path) -> None:
     """The file as settings of some stages."""
-    problems = 0
-    for name in CONFIGURED:
-        try:
-            settings.to_yaml(settings.build_stage(stage_class(name), {}, path))
-        except MoeirError:
-            problems += 1
-    if problems == len(CONFIGURED):
-        raise MoeirError("of no stage")
+    _accept_any(lambda name=name: settings.to_yaml(settings.build_stage(stage_class(name), {}, path)) for name in CONFIGURED)
 
 
 def _resolve_spec(path: Path) -> None:
     """The content as a spec of every package."""
-    text, problems = path.read_text(encoding="utf-8", errors="replace"), 0
-    for package in variants.PACKAGES:
-        try:
-            variants.resolve_spec(package, text)
-        except MoeirError:
-            problems += 1
-    if problems == len(variants.PACKAGES):
-        raise MoeirError("of no package")
+    text = path.read_text(encoding="utf-8", errors="replace")
+    _accept_any(lambda package=package: variants.resolve_spec(package, text) for package in variants.PACKAGES)
 
 
 def _read_sealed_manifest(path: Path) -> None:
@@ -150,10 +140,6 @@ def _read_sealed_manifest(path: Path) -> None:
     manifests.verify_artifact(path.parent, "index")
 
 
-def _read_journal(path: Path) -> None:
-    journals.JsonlJournal(path).close()
-
-
 def _read_metrics(path: Path) -> None:
     training_curves.format_trainings(training_curves.load_trainings([path]))
     list(training_monitor.read_metrics(path))
@@ -161,16 +147,10 @@ def _read_metrics(path: Path) -> None:
 
 def _make_manifest() -> bytes:
     """The manifest of a folder with one file, `ids.txt`, that the fuzzer writes beside it."""
-    content = b"a\nb\n"
-    entry = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    entry = {"bytes": 4, "sha256": hashlib.sha256(b"a\nb\n").hexdigest()}
     facts = {"kind": "index", "format": manifests.FORMAT, "stage": "index", "settings": {"engine": ["flat"], "depth": 3}}
-    more = {
-        "sources": {"corpus": [entry["sha256"]]},
-        "files": {"ids.txt": entry},
-        "versions": {"moeir": "0.1.0"},
-        "counts": {"documents": 2},
-    }
-    return manifests.serialize_manifest(facts | more).encode()
+    more = {"sources": {"corpus": [entry["sha256"]]}, "versions": {"moeir": "0.1.0"}, "counts": {"documents": 2}}
+    return manifests.serialize_manifest(facts | more | {"files": {"ids.txt": entry}}).encode()
 
 
 def _read_all(path: Path, spec: str) -> None:
@@ -182,21 +162,17 @@ def _read_all(path: Path, spec: str) -> None:
 
 def list_targets() -> dict[str, Target]:
     """The readers, by name."""
-    targets = {
-        f"{name}{suffix}": Target(
-            functools.partial(_read_all, spec=name),
-            f"data{suffix}",
-            tuple(seed.encode() for seed in seeds if _suffix(seed) == suffix),
-        )
-        for name, seeds in FORMATS.items()
-        for suffix in {_suffix(seed): True for seed in seeds}
-    }
+    targets = dict[str, Target]()
+    for name, seeds in FORMATS.items():
+        for suffix in dict.fromkeys(map(_suffix, seeds)):
+            own_seeds = tuple(seed.encode() for seed in seeds if _suffix(seed) == suffix)
+            targets[f"{name}{suffix}"] = Target(functools.partial(_read_all, spec=name), f"data{suffix}", own_seeds)
     every_format = tuple(seed.encode() for seeds in FORMATS.values() for seed in seeds)
     targets["detection"] = Target(lambda path: _read_all(path, detection.detect_format(path)), "data.jsonl", every_format)
     targets["csv"] = Target(functools.partial(_read_all, spec="pairs"), "data.csv", (b'anchor,positive\n"who, he",an owl\n',))
     for setting, name in {"corpus": "texts", "qrels": "qrels", "run": "run", "train": "examples"}.items():
-        seeds = tuple(seed.encode() for seed in FORMATS[name])
-        targets[f"check {setting}"] = Target(functools.partial(_check_file, setting=setting), "data.jsonl", seeds)
+        own_seeds = tuple(seed.encode() for seed in FORMATS[name])
+        targets[f"check {setting}"] = Target(functools.partial(_check_file, setting=setting), "data.jsonl", own_seeds)
     generated = b'{"_id": "owl", "queries": ["who hunts", "what flies"]}\n{"_id": "cat", "queries": ["who waits"]}\n'
     targets["generated queries"] = Target(lambda path: list(read_generated_queries(path)), "data.jsonl", (generated,))
     targets["config"] = Target(_read_config, "settings.yaml", tuple(text.encode() for text in CONFIGS))
@@ -209,7 +185,7 @@ def list_targets() -> dict[str, Target]:
         for rows in (4, 8):
             journal.write({"texts": rows, "experts": {"global": {"rows": rows}}})
         journal.close()
-        targets["journal"] = Target(_read_journal, "journal.jsonl", (Path(folder, "journal.jsonl").read_bytes(),))
+        targets["journal"] = Target(lambda path: journals.JsonlJournal(path).close(), "journal.jsonl", (Path(folder, "journal.jsonl").read_bytes(),))
     shares = {"share.lexical": 0.9, "share.global": 0.1, "entropy.shares": 0.3, "loss.lexical": 0.7, "uniform_loss": 0.7, "tokens": 99}
     steps = [{"step": step, "loss": 0.7, **shares, "usage.1.query.0": 1.0, "usage.1.query.1": 0.0} for step in range(1, 40)]
     metrics = "".join(f"{json.dumps(step)}\n" for step in [*steps, {"step": 39, "dev.nDCG@10": 0.5}])
@@ -250,9 +226,10 @@ def mutate(content: bytes, seeds: Sequence[bytes], generator: random.Random) -> 
 
 
 def run_case(target: Target, content: bytes, folder: Path) -> str:
-    """`accepted`, `refused`, or the failure of a target that reads `content`."""
+    """`accepted`, `refused`, or the failure of a target that reads `content`; within `bound_cases`."""
     path = folder / target.file
     path.write_bytes(content)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)
     try:
         with contextlib.redirect_stdout(InMemoryStream()):
             target.read(path)
@@ -260,27 +237,19 @@ def run_case(target: Target, content: bytes, folder: Path) -> str:
         return "refused" if str(refusal) else "a refusal without words"
     except (Exception, Hang) as problem:  # noqa: BLE001 that is what is looked for
         return f"{type(problem).__name__}: {problem}"[:200]
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
     return "accepted"
 
 
-def _limit_time(read: Callable[[Path], object]) -> Callable[[Path], object]:
-    def read_in_time(path: Path) -> None:
-        signal.setitimer(signal.ITIMER_REAL, SECONDS)
-        try:
-            read(path)
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-
-    return read_in_time
-
-
 @contextlib.contextmanager
-def bound_cases() -> Iterator[None]:
-    """Within the block a timer ends a case by Hang, and the process has EXTRA_MEMORY more than now."""
+def bound_cases(folder: Path) -> Iterator[None]:
+    """Within the block a timer ends a case in the folder by Hang, and the process has EXTRA_MEMORY more than now."""
 
     def raise_hang(*_: object) -> None:
         raise Hang(f"no end after {SECONDS} s")
 
+    (folder / "ids.txt").write_bytes(b"a\nb\n")  # that of the manifest
     log = logging.getLogger("moeir")
     level = log.level
     log.setLevel(logging.CRITICAL)
@@ -290,7 +259,6 @@ def bound_cases() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
         resource.setrlimit(resource.RLIMIT_AS, limits)
         log.setLevel(level)
@@ -299,24 +267,17 @@ def bound_cases() -> Iterator[None]:
 Results = tuple[Counter[str], list[tuple[str, bytes]]]  # how many were accepted, refused and failed, and failing inputs
 
 
-def iterate_outcomes(name: str, target: Target, cases: int, seed: int, folder: Path) -> Iterator[tuple[str, bytes]]:
-    """The outcome and the content of each of the seeded cases of a target, which are read in a folder."""
-    generator, limited = random.Random(f"{name} {seed}"), replace(target, read=_limit_time(target.read))
-    (folder / "ids.txt").write_bytes(b"a\nb\n")
-    assert len(target.seeds)  # which may have to be made first
-    with bound_cases():
-        for _ in range(cases):
-            content = mutate(generator.choice(target.seeds), target.seeds, generator)
-            yield run_case(limited, content, folder), content
-
-
 def fuzz(name: str, target: Target, cases: int, seed: int, folder: Path) -> Results:
     """Run seeded cases of a target in a folder, where one that ends the process stays; the first failing input of each message."""
-    counts, failures = Counter[str](), dict[str, bytes]()
-    for outcome, content in iterate_outcomes(name, target, cases, seed, folder):
-        counts[outcome if outcome in ("accepted", "refused") else "failed"] += 1
-        if outcome not in ("accepted", "refused"):
-            failures.setdefault(outcome, content)
+    counts, failures, generator = Counter[str](), dict[str, bytes](), random.Random(f"{name} {seed}")
+    assert len(target.seeds)  # which may have to be made first
+    with bound_cases(folder):
+        for _ in range(cases):
+            content = mutate(generator.choice(target.seeds), target.seeds, generator)
+            outcome = run_case(target, content, folder)
+            counts[outcome if outcome in ("accepted", "refused") else "failed"] += 1
+            if outcome not in ("accepted", "refused"):
+                failures.setdefault(outcome, content)
     return counts, list(failures.items())
 
 

@@ -43,7 +43,7 @@ def circumstances(bad: BadInput, folder: Path) -> Iterator[dict[str, bytes]]:
         resource.close()
 
 
-@pytest.mark.parametrize("bad", TABLE, ids=lambda bad: bad.name)
+@pytest.mark.parametrize("bad", TABLE, ids=lambda bad: bad.message)
 def test_bad_input_ends_with_its_code_one_line_and_untouched_files(bad, shop, tmp_path, monkeypatch, moeir):
     folder = tmp_path / "shop"
     shutil.copytree(shop, folder, symlinks=True)

@@ -153,6 +153,7 @@ INDEX = "index --output out --encodings "
 UPDATE = "index --output out --index "
 MINE = "mine-negatives --run one.trec --qrels test.qrels --output out.jsonl"
 CONVERT = "convert --input "
+CHECK = "check --corpus corpus.jsonl "
 JUDGED = "report --run one.trec --output page.html --qrels test.qrels"
 RERANK = "rerank --model came --queries queries.tsv --corpus corpus.jsonl --output out.trec --run "
 EXPORT = "export --encodings enc --output out --to "
@@ -260,6 +261,18 @@ ROWS: list[tuple[str, int, str] | tuple[str, int, str, Setup]] = [
     (CONVERT + "test.qrels --to trec", 2, "formats has no 'trec'"),
     (CONVERT + "one.trec --to tsv", 2, "one.trec is run, a run, which becomes msmarco-run,"),
     (CONVERT + "good.jsonl --to dpr --output out", 2, "name the file that has them with --queries"),
+    (CONVERT + "- --to tsv", 2, "--input -: a pipe can be read once; give its format with --from"),
+    (CONVERT + "test.qrels --to beir", 2, "--output -: the output is a folder; name one"),
+    (CONVERT + "absent --to tsv", 3, "absent: no such file or folder (--input)"),
+    (CONVERT + "bad.jsonl --to dpr --queries train-queries.jsonl --corpus corpus.jsonl", 3,
+     "query 't1': 'yak' is not in the file of --corpus", write_example(GOOD.replace("cat", "yak"))),
+    ("check", 2, "check needs --corpus, --queries, --qrels, --train, --run or --encodings"),
+    (CHECK + "--form xml", 2, "--form xml: expected text or json"),
+    (CHECK + "--most -1", 2, "--most -1: expected at least 0"),
+    ("check --corpus - --fix out", 2, "--fix: copies keep the names of their files, and - has no name"),
+    ("check --corpus x.parquet --fix out", 2, "--fix: repairs text files, and x.parquet is not one"),
+    (CHECK + "--queries tiny/corpus.jsonl --fix out", 2, "two files are called corpus.jsonl"),
+    (CHECK + "--fix .", 2, "--fix .: would replace what --corpus reads, corpus.jsonl; write elsewhere"),
     (CONVERT + "enc --to texts", 2, "enc: format not recognised; name it with --from"),
     (CALIBRATE.replace("--run two.trec ", ""), 2, "--run: expected 2 or more, found 1"),
     (CALIBRATE.replace("out.json", "-"), 2, "--output -: expected a file to write"),

@@ -185,7 +185,8 @@ def list_targets() -> dict[str, Target]:
         for rows in (4, 8):
             journal.write({"texts": rows, "experts": {"global": {"rows": rows}}})
         journal.close()
-        targets["journal"] = Target(lambda path: journals.JsonlJournal(path).close(), "journal.jsonl", (Path(folder, "journal.jsonl").read_bytes(),))
+        content = Path(folder, "journal.jsonl").read_bytes()
+    targets["journal"] = Target(lambda path: journals.JsonlJournal(path).close(), "journal.jsonl", (content,))
     shares = {"share.lexical": 0.9, "share.global": 0.1, "entropy.shares": 0.3, "loss.lexical": 0.7, "uniform_loss": 0.7, "tokens": 99}
     steps = [{"step": step, "loss": 0.7, **shares, "usage.1.query.0": 1.0, "usage.1.query.1": 0.0} for step in range(1, 40)]
     metrics = "".join(f"{json.dumps(step)}\n" for step in [*steps, {"step": 39, "dev.nDCG@10": 0.5}])

@@ -11,7 +11,6 @@ import pytest
 
 from moeir.data_checks import texts
 from moeir.data_checks.findings import FAULT_KINDS, FileFindings, Findings
-from moeir.errors import DataError
 from tests.conftest import CommandResult
 from tests.data_checks.fault_cases import CORPUS, FAULT_CASES, FLAGS, GOOD, FaultCase, example
 
@@ -222,33 +221,3 @@ def test_memory_holds_ids_and_signs_and_not_the_texts(tmp_path: Path, monkeypatc
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert path.stat().st_size > 3e6 and peak < 1.5e6
-
-
-BAD = [
-    ((), "check needs --corpus, --queries, --qrels, --train, --run or --encodings"),
-    (("--corpus", "corpus.jsonl", "--form", "xml"), "--form xml: expected text or json"),
-    (("--corpus", "corpus.jsonl", "--most", "-1"), "--most -1: expected at least 0"),
-    (("--corpus", "-", "--fix", "out"), "--fix: copies keep the names of their files, and - has no name"),
-    (("--corpus", "x.parquet", "--fix", "out"), "--fix: repairs text files, and x.parquet is not one"),
-    (("--corpus", "a/x.jsonl", "--queries", "b/x.jsonl", "--fix", "out"), "two files are called x.jsonl"),
-    (("--corpus", "out/x.jsonl", "--fix", "out"), "--fix out: would replace what --corpus reads, out/x.jsonl; write elsewhere"),
-]
-
-
-@pytest.mark.parametrize(("flags", "words"), BAD)
-def test_flags_that_cannot_work_are_one_line(flags: tuple[str, ...], words: str, tmp_path: Path, moeir: Moeir) -> None:
-    result = moeir("check", *flags)
-    assert (result.code, result.stdout) == (2, "") and words in result.stderr and len(result.stderr.splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    ("message", "kind", "where", "text"),
-    [
-        ("a.tsv:17: grade: 3: no", "faulty-line", "a.tsv:17", "grade: 3: no"),
-        ("a.tsv: cannot be read: near line 3: x", "faulty-file", "a.tsv", "cannot be read: near line 3: x"),
-    ],
-)
-def test_a_readers_error_is_a_finding_at_the_line_that_it_names(message: str, kind: str, where: str, text: str) -> None:
-    findings = Findings()
-    FileFindings(findings, "a.tsv").add_error(DataError(message))
-    assert [(group.kind, group.lines) for group in findings.groups] == [(kind, [(where, text)])]

@@ -10,9 +10,14 @@ import pytest
 
 from moeir import variants
 from tests.conftest import CommandResult
-from tests.formats.format_groups import COLLECTIONS, EXAMPLES, QRELS, RUNS, TEXTS
 
 Moeir = Callable[..., CommandResult]
+EXAMPLES = ("examples", "tevatron", "dpr", "flagembedding", "triplets")  # groups that convert into one another without loss
+PAIRS = ("pairs", "examples", "flagembedding", "dpr")
+TEXTS = ("texts", "tsv", "tevatron-texts")
+QRELS = ("qrels", "beir-qrels")
+RUNS = ("run", "msmarco-run", "tevatron-run")
+COLLECTIONS = ("beir", "msmarco")
 
 
 def file_contents(path: Path) -> dict[str, bytes]:
@@ -20,30 +25,25 @@ def file_contents(path: Path) -> dict[str, bytes]:
     return {str(file.relative_to(path)): file.read_bytes() for file in files if file.is_file() and "manifest" not in file.name}
 
 
-def convert_file(moeir: Moeir, source: Path, to: str, output: Path, *flags: object) -> Path:
-    return convert_and_count(moeir, source, to, output, *flags)[0]
-
-
-def convert_and_count(moeir: Moeir, source: Path, to: str, output: Path, *flags: object) -> tuple[Path, str]:
-    """What is written, and how many records that are."""
+def convert_file(moeir: Moeir, source: Path, to: str, output: Path, *flags: object) -> str:
+    """Convert to `output` -> how many records were written."""
     result = moeir("convert", "--input", source, "--to", to, "--output", output, *flags)
     assert result.code == 0, result.stderr
     assert variants.bind_variant("formats", to)().is_folder == output.is_dir()
-    return output, re.findall(r": (\S+) records?, from ", result.stderr)[-1]
+    return re.findall(r": (\S+) records?, from ", result.stderr)[-1]
 
 
 def check_round_trips(moeir: Moeir, first: Path, formats: tuple[str, ...], folder: Path, *flags: object, suffix: str = "") -> None:
     """Convert `first` into every format, then each format into the next one and back."""
-    by_format, counts = {}, set()
-    for number, format_ in enumerate(formats):
-        by_format[format_], count = convert_and_count(moeir, first, format_, folder / f"{number}{suffix}", *flags)
-        counts |= set() if format_ in ("pairs", "triplets") else {count}  # those count passages
-    assert len(counts) == 1
+    by_format = {format_: folder / f"{number}{suffix}" for number, format_ in enumerate(formats)}
+    counts = {format_: convert_file(moeir, first, format_, path, *flags) for format_, path in by_format.items()}
+    assert len({count for format_, count in counts.items() if format_ not in ("pairs", "triplets")}) == 1  # those count passages
     for number, (format_, other) in enumerate(pairwise((*formats, formats[0]))):
-        converted_path = convert_file(moeir, by_format[format_], other, folder / f"there{number}{suffix}", "--from", format_, *flags)
-        back_path = convert_file(moeir, converted_path, format_, folder / f"back{number}{suffix}", "--from", other, *flags)
-        assert file_contents(converted_path) == file_contents(by_format[other]), (format_, other)
-        assert file_contents(back_path) == file_contents(by_format[format_]), (format_, other)
+        there, back = folder / f"there{number}{suffix}", folder / f"back{number}{suffix}"
+        convert_file(moeir, by_format[format_], other, there, "--from", format_, *flags)
+        convert_file(moeir, there, format_, back, "--from", other, *flags)
+        assert file_contents(there) == file_contents(by_format[other]), (format_, other)
+        assert file_contents(back) == file_contents(by_format[format_]), (format_, other)
 
 
 @pytest.fixture
@@ -57,31 +57,17 @@ def data_folder(tmp_path: Path) -> Path:
     (tmp_path / "judged.qrels").write_text("q1 0 02 2\nq1 0 01 0\nq2 0 05 1\n")
     rows = [{"query": f"who {number}?", "pos": [f"it {number}"], "neg": [f"not {number}", f"nor {number}"]} for number in range(3)]
     (tmp_path / "flag.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "pairs.tsv").write_text("anchor\tpositive\nwho?\tshe\nwho?\the\nwhy?\tthat is so\n")
     return tmp_path
 
 
-def test_texts(data_folder: Path, moeir: Moeir) -> None:
-    check_round_trips(moeir, data_folder / "texts.jsonl", TEXTS, data_folder, suffix=".x")
-
-
-def test_judgements(data_folder: Path, moeir: Moeir) -> None:
-    check_round_trips(moeir, data_folder / "judged.qrels", QRELS, data_folder)
-
-
-def test_runs(data_folder: Path, moeir: Moeir) -> None:
-    check_round_trips(moeir, data_folder / "lists.trec", RUNS, data_folder)
-
-
-@pytest.mark.parametrize("suffix", ["", ".tsv", ".csv"])
-def test_examples(suffix: str, data_folder: Path, moeir: Moeir) -> None:
-    check_round_trips(moeir, data_folder / "flag.jsonl", EXAMPLES, data_folder, suffix=suffix)
-
-
-def test_pairs(data_folder: Path, moeir: Moeir) -> None:
-    (data_folder / "pairs.tsv").write_text("anchor\tpositive\nwho?\tshe\nwho?\the\nwhy?\tthat is so\n")
-    check_round_trips(
-        moeir, data_folder / "pairs.tsv", ("pairs", "examples", "flagembedding", "dpr"), data_folder, suffix=".tsv"
-    )
+@pytest.mark.parametrize(
+    ("file", "formats", "suffix"),
+    [("texts.jsonl", TEXTS, ".x"), ("judged.qrels", QRELS, ""), ("lists.trec", RUNS, ""), ("pairs.tsv", PAIRS, ".tsv")]
+    + [("flag.jsonl", EXAMPLES, suffix) for suffix in ("", ".tsv", ".csv")],
+)
+def test_files(file: str, formats: tuple[str, ...], suffix: str, data_folder: Path, moeir: Moeir) -> None:
+    check_round_trips(moeir, data_folder / file, formats, data_folder, suffix=suffix)
 
 
 def test_collections(data_folder: Path, moeir: Moeir) -> None:
@@ -92,11 +78,12 @@ def test_collections(data_folder: Path, moeir: Moeir) -> None:
     for split, grade in (("dev", 1), ("test", 0)):
         (beir / "qrels" / f"{split}.tsv").write_text(f"query-id\tcorpus-id\tscore\nq1\t03\t{grade}\n")
     check_round_trips(moeir, beir, COLLECTIONS, data_folder)
-    assert file_contents(convert_file(moeir, beir, "beir", data_folder / "same")) == file_contents(beir)
+    convert_file(moeir, beir, "beir", data_folder / "same")
+    assert file_contents(data_folder / "same") == file_contents(beir)
 
 
 def test_every_format_is_among_the_round_trips() -> None:
-    groups = {spec.split(":")[0] for spec in (*EXAMPLES, *TEXTS, *QRELS, *RUNS, *COLLECTIONS, "pairs", "tevatron-ids", "colbert")}
+    groups = {spec.split(":")[0] for spec in (*EXAMPLES, *TEXTS, *QRELS, *RUNS, *COLLECTIONS, *PAIRS, "tevatron-ids", "colbert")}
     others = {"checkpoint", "sentence-transformers", "pylate", "bge-m3", "labelled", "id-triples", "msmarco-hard-negatives"}
     assert {variant.name for variant in variants.list_variants("formats")} == groups | others
 
@@ -105,8 +92,9 @@ def test_titled_passages_and_ids_beside_their_texts(toy: Path, tmp_path: Path, m
     example = {"query_id": "t1", "positive_ids": ["owl", "cat"], "negative_ids": ["bat", "ant"]}
     (tmp_path / "train.jsonl").write_text(json.dumps(example) + "\n")
     flags = ("--corpus", toy / "corpus.jsonl", "--queries", toy / "train-queries.jsonl")
-    inline = convert_file(moeir, tmp_path / "train.jsonl", "tevatron", tmp_path / "tevatron.jsonl", *flags)
+    inline, ids, back = tmp_path / "tevatron.jsonl", tmp_path / "ids.jsonl", tmp_path / "again.jsonl"
+    convert_file(moeir, tmp_path / "train.jsonl", "tevatron", inline, *flags)
     check_round_trips(moeir, inline, ("examples", "tevatron", "dpr"), tmp_path, suffix=".e")
-    ids = convert_file(moeir, inline, "tevatron-ids", tmp_path / "ids.jsonl", *flags)
-    back = convert_file(moeir, ids, "tevatron", tmp_path / "again.jsonl", *flags)
+    convert_file(moeir, inline, "tevatron-ids", ids, *flags)
+    convert_file(moeir, ids, "tevatron", back, *flags)
     assert back.read_bytes() == inline.read_bytes()

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from moeir.formats import subsets
 from moeir.records import qrels, texts
 from tests.conftest import CommandResult
 
@@ -109,12 +108,3 @@ def test_other_kinds_are_neither_sampled_nor_divided(beir: Path, moeir: Moeir) -
     for file in (beir / "qrels/train.tsv", beir / "corpus.jsonl"):
         result = moeir("convert", "--input", file, "--split", "dev=0.1", "--output", "out")
         assert result.code == 2 and "are for a folder of documents, queries and judgements, and --sample for texts" in result.stderr
-    assert moeir("convert", "--input", "absent", "--sample", 1) == (3, "", "error: absent: no such file or folder (--input)\n")
-
-
-def test_shares_are_met_and_equal_texts_are_not_parted() -> None:
-    contents = {str(number): f"text {number // 4}" for number in range(400)}
-    assigned = subsets.assign_splits(contents, {"dev": 0.1, "test": 0.2}, "train", seed=3)
-    sizes = [sum(split == name for split in assigned.values()) for name in ("train", "dev", "test")]
-    assert sizes == [280, 40, 80]
-    assert all(len({assigned[str(first + number)] for number in range(4)}) == 1 for first in range(0, 400, 4))

@@ -6,15 +6,75 @@ import json
 import tracemalloc
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
 from moeir.data_checks import texts
 from moeir.data_checks.findings import FAULT_KINDS, FileFindings, Findings
 from tests.conftest import CommandResult
-from tests.data_checks.fault_cases import CORPUS, FAULT_CASES, FLAGS, GOOD, FaultCase, example
 
 Moeir = Callable[..., CommandResult]
+CORPUS = (
+    '{"_id": "owl", "text": "An owl hunts mice."}',
+    '{"_id": "cat", "text": "A cat sleeps."}',
+    '{"_id": "bat", "text": "A bat flies."}',
+)
+QUERIES = ('{"_id": "q1", "text": "who hunts mice"}', '{"_id": "q2", "text": "who sleeps"}')
+QRELS = ("q1 0 owl 1", "q2 0 cat 1")
+TRAIN = ('{"query_id": "q1", "positive_ids": ["owl"], "negative_ids": ["cat", "bat"]}',)
+RUN = ("q1 Q0 owl 1 3.0 t", "q1 Q0 cat 2 2.0 t", "q2 Q0 cat 1 2.5 t", "q2 Q0 owl 2 0.5 t")
+GOOD = {"corpus.jsonl": CORPUS, "queries.jsonl": QUERIES, "dev.qrels": QRELS, "train.jsonl": TRAIN, "dev.trec": RUN}
+FLAGS = {"--corpus": "corpus.jsonl", "--queries": "queries.jsonl", "--qrels": "dev.qrels", "--train": "train.jsonl", "--run": "dev.trec"}
+
+
+class FaultCase(NamedTuple):
+    """Lines after the valid ones of a file, the expected kind of the fault on the last of them, and a part of the message."""
+
+    kind: str
+    file: str
+    lines: tuple[str | bytes, ...]
+    words: str
+    note: bool = False
+
+
+def example(query: str = "q2", **fields: Any) -> str:
+    return json.dumps({"query_id": query, "positive_ids": ["cat"], "negative_ids": ["bat"]} | fields)
+
+
+OWL, TWIN, COW = ({"docid": name, "text": text} for name, text in (("owl", "An owl."), ("twin", "An owl."), ("cow", "A cow.")))
+TWINS = json.dumps({"query_id": "q2", "query": "who", "positive_passages": [OWL], "negative_passages": [TWIN, COW]})
+FAULT_CASES = [
+    FaultCase("not-utf8", "corpus.jsonl", (b'{"_id": "x", "text": "caf\xe9"}',), "byte 0xe9"),
+    FaultCase("faulty-line", "corpus.jsonl", (b'{"_id": "x", "text": "zero\0byte"}',), "broken JSON"),
+    FaultCase("control-character", "corpus.jsonl", ('{"_id": "x", "text": "ring\\u0007bell"}',), "'ring\\x07bell' should"),
+    FaultCase("mojibake", "corpus.jsonl", ('{"_id": "x", "text": "the worldâ€™s cafÃ©"}',), "should be 'the world’s café'"),
+    FaultCase("faulty-line", "corpus.jsonl", ('{"_id": "x", "text": "no end',), "broken JSON at column 22"),
+    FaultCase("duplicate", "corpus.jsonl", ('{"_id": "owl", "text": "Another."}',), "'owl' occurs on an earlier line"),
+    FaultCase("empty-text", "corpus.jsonl", ('{"_id": "x", "title": " ", "text": ""}',), "'x' has no text"),
+    FaultCase("duplicate-text", "corpus.jsonl", ('{"_id": "x", "text": "a  BAT flies."}',), "'x' has the text of", note=True),
+    FaultCase("query-in-corpus", "corpus.jsonl", ('{"_id": "x", "text": "who sleeps"}',), "document 'x' is the text of query 'q2'"),
+    FaultCase("duplicate", "queries.jsonl", ('{"_id": "q1", "text": "again"}',), "'q1' occurs on an earlier line"),
+    FaultCase("faulty-line", "dev.qrels", ("q1 owl",), "found 2"),
+    FaultCase("duplicate", "dev.qrels", ("q1 0 bat 1", "q1 0 owl 1"), "query 'q1', document 'owl': judged"),
+    FaultCase("grades-disagree", "dev.qrels", ("q1 0 owl 2",), "2 here, 1 on an earlier line"),
+    FaultCase("unknown-query", "dev.qrels", ("q9 0 owl 1",), "query 'q9'"),
+    FaultCase("unknown-document", "dev.qrels", ("q1 0 yak 1",), "document 'yak' of query 'q1'"),
+    FaultCase("not-utf8", "dev.qrels", (b"q1 0 caf\xe9 0",), "byte 0xe9"),
+    FaultCase("faulty-line", "train.jsonl", (example(positive_ids=[]),), "'q2' has no positive"),
+    FaultCase("positive-among-negatives", "train.jsonl", (TWINS,), "'twin' has the text of a positive"),
+    FaultCase("duplicate", "train.jsonl", (example("q1"),), "query 'q1' occurs on an earlier line"),
+    FaultCase("unknown-query", "train.jsonl", (example("q9"),), "query 'q9'"),
+    FaultCase("unknown-document", "train.jsonl", (example(negative_ids=["yak", "bat", "gnu"]),), "'yak' (and 1 more) of query 'q2'"),
+    FaultCase("faulty-line", "dev.trec", ("q2 Q0 bat 3 0.1",), "found 5"),
+    FaultCase("faulty-line", "dev.trec", ("q2 Q0 bat third 0.1 t",), "rank is not a whole number: 'third'"),
+    FaultCase("rank-order", "dev.trec", ("q2 Q0 bat 2 0.1 t",), "rank 2, score 0.100000001 under rank 2, score 0.5"),
+    FaultCase("rank-order", "dev.trec", ("q2 Q0 bat 3 9.0 t",), "rank 3, score 9 under rank 2, score 0.5"),
+    FaultCase("duplicate", "dev.trec", ("q2 Q0 cat 3 0.1 t",), "document 'cat' occurs twice in the list of 'q2'"),
+    FaultCase("duplicate", "dev.trec", ("q1 Q0 owl 3 0.1 t",), "document 'owl' occurs twice in the list of 'q1'"),
+    FaultCase("unknown-query", "dev.trec", ("q9 Q0 bat 1 0.1 t",), "query 'q9'"),
+    FaultCase("unknown-document", "dev.trec", ("q2 Q0 yak 3 0.1 t",), "document 'yak' of query 'q2'"),
+]
 
 
 def write_files(folder: Path, **more: Iterable[str | bytes]) -> list[str]:
@@ -54,7 +114,7 @@ def test_a_fault_is_found_named_with_its_line_and_repaired_if_its_advice_says_so
     flags = write_files(tmp_path, **{faulty.file.replace(".", "_"): faulty.lines})
     result = moeir("check", *flags, "--form", "json", "--fix", tmp_path / "mended")
     assert result.code == (0 if faulty.note else 3), result.stderr
-    line = len(GOOD[faulty.file]) + (faulty.line or 0)
+    line = len(GOOD[faulty.file]) + len(faulty.lines)
     matches = [row for row in rows(result) if row[:2] == [f"{tmp_path / faulty.file}:{line}", faulty.kind]]
     assert len(matches) == 1 and faulty.words in matches[0][2] and matches[0][3] == FAULT_KINDS[faulty.kind], result.stdout
     if faulty.note:

@@ -1,5 +1,3 @@
-import json
-
 import pytest
 
 from moeir.errors import DataError
@@ -12,14 +10,19 @@ BY_ID = Example("q1", ("d1",), ("d2", "d3"), PROVENANCE)
 INLINE = Example("q2", ("d1",), ("d2",), (), Text("q2", "what?"), (Text("d1", "this", title="A"), Text("d2", "that")))
 
 
+WITH_TEACHER = Example("q4", ("d1", "d2"), ("d3",), positive_scores=(9.5, 0.25), negative_scores=(-2.0,))
+
+
 def test_written_examples_are_read_again(tmp_path):
-    examples.write_examples([BY_ID, INLINE, Example("q3", ("d1",), ())], tmp_path / "train.jsonl.gz")
-    assert list(examples.read_examples(tmp_path / "train.jsonl.gz")) == [BY_ID, INLINE, Example("q3", ("d1",), ())]
-
-
-def test_an_example_by_id_is_a_line_of_ids_with_provenance(tmp_path):
-    examples.write_examples([BY_ID], tmp_path / "train.jsonl")
-    assert json.loads((tmp_path / "train.jsonl").read_text()) == {
+    taught = Example("q5", ("d1",), ("d2",), (), Text("q5", "what?"), INLINE.passages, (1.5,), (0.5,))
+    titled = Example("q6", ("d2",), (), query=Text("q6", "do they hunt?", title="Owls"), passages=INLINE.passages[1:])
+    written = [BY_ID, INLINE, Example("q3", ("d1",), ()), WITH_TEACHER, taught, titled]
+    examples.write_examples(written, tmp_path / "train.jsonl.gz")
+    *read, last = examples.read_examples(tmp_path / "train.jsonl.gz")
+    assert read == written[:-1] and last.query == Text("q6", "Owls do they hunt?")
+    assert WITH_TEACHER.teacher_scores == {"d1": 9.5, "d2": 0.25, "d3": -2.0} and BY_ID.teacher_scores == {}
+    assert examples.example_to_record(WITH_TEACHER)["positive_scores"] == [9.5, 0.25]
+    assert examples.example_to_record(BY_ID) == {
         "query_id": "q1",
         "positive_ids": ["d1"],
         "negative_ids": ["d2", "d3"],
@@ -28,17 +31,6 @@ def test_an_example_by_id_is_a_line_of_ids_with_provenance(tmp_path):
             [{"run": "bm25", "rank": 3, "score": 2.0}],
         ],
     }
-
-
-WITH_TEACHER = Example("q4", ("d1", "d2"), ("d3",), positive_scores=(9.5, 0.25), negative_scores=(-2.0,))
-
-
-def test_a_teachers_scores_are_written_and_read_again(tmp_path):
-    inline = Example("q2", ("d1",), ("d2",), (), INLINE.query, INLINE.passages, (1.5,), (0.5,))
-    examples.write_examples([WITH_TEACHER, inline], tmp_path / "train.jsonl")
-    assert json.loads((tmp_path / "train.jsonl").read_text().splitlines()[0])["positive_scores"] == [9.5, 0.25]
-    assert list(examples.read_examples(tmp_path / "train.jsonl")) == [WITH_TEACHER, inline]
-    assert WITH_TEACHER.teacher_scores == {"d1": 9.5, "d2": 0.25, "d3": -2.0} and BY_ID.teacher_scores == {}
 
 
 def test_files_are_united_by_query_id():
@@ -113,10 +105,3 @@ def test_what_the_reader_refuses_is_not_written(tmp_path, example, message):
     with pytest.raises(DataError, match=message):
         examples.write_examples([example], tmp_path / "train.jsonl")
     assert not (tmp_path / "train.jsonl").exists()
-
-
-def test_the_title_of_a_query_is_written_before_its_text(tmp_path):
-    example = Example("q", ("a",), (), query=Text("q", "do they hunt?", title="Owls"), passages=(Text("a", "yes"),))
-    examples.write_examples([example], tmp_path / "train.jsonl")
-    (read,) = examples.read_examples(tmp_path / "train.jsonl")
-    assert read.query == Text("q", "Owls do they hunt?")

@@ -1,6 +1,5 @@
 """Files of generated queries are read as written; other files are refused with one line."""
 
-
 from moeir.records import generated_queries
 from moeir.records.generated_queries import GeneratedQueries
 

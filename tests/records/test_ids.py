@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moeir.errors import ArtifactError
-from moeir.records.ids import _ROWS_PER_CHUNK, IdColumn
+from moeir.records.ids import IdColumn
 from moeir.records.runs import id_ranks
 
 WORDS = st.text(st.characters(exclude_categories=("Cc", "Cs", "Z")), min_size=1, max_size=70)  # also longer than the fixed width
@@ -29,18 +29,14 @@ def test_a_column_holds_the_lines_of_its_file_and_ranks_them_as_strings_are_rank
 def test_a_long_file_is_read_in_several_chunks_of_any_width(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = [f"d{'x' * (70 if number == 9 else number)}" for number in range(17)]
     (tmp_path / "ids.txt").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
-    assert _ROWS_PER_CHUNK > 4
     monkeypatch.setattr("moeir.records.ids._ROWS_PER_CHUNK", 4)
     assert IdColumn.read(tmp_path / "ids.txt") == words
 
 
-def test_a_missing_file_is_an_artifact_error(tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match=r"ids\.txt: the file is missing"):
-        IdColumn.read(tmp_path / "ids.txt")
-
-
-@pytest.mark.parametrize("content", [b"a\n\xff\n", b"\xc3\n\xbc\n"])
-def test_ids_that_are_not_utf_8_are_an_artifact_error(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "ids.txt").write_bytes(content)
-    with pytest.raises(ArtifactError, match=r"ids\.txt: damaged: ids that are not UTF-8; run the stage that made it again"):
+@pytest.mark.parametrize("content", [None, b"a\n\xff\n", b"\xc3\n\xbc\n"])
+def test_a_missing_file_and_ids_that_are_not_utf_8_are_artifact_errors(tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "ids.txt").write_bytes(content)
+    message = "the file is missing" if content is None else "damaged: ids that are not UTF-8; run the stage that made it again"
+    with pytest.raises(ArtifactError, match=rf"ids\.txt: {message}"):
         IdColumn.read(tmp_path / "ids.txt")

@@ -20,19 +20,13 @@ def read(path):
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
-def test_written_lines_are_read_again(tmp_path, suffix):
-    path = tmp_path / f"words.txt{suffix}"
-    with lines.open_writer(path) as output:
-        output.write("Zürich\n日本\n")
-    assert read(path) == [(1, "Zürich"), (2, "日本")]
-
-
-@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
-def test_the_same_lines_give_the_same_bytes(tmp_path, suffix):
-    for name in ("first", "second"):
-        with lines.open_writer(tmp_path / f"{name}{suffix}") as output:
-            output.write("a\n" * 1000)
-    assert (tmp_path / f"first{suffix}").read_bytes() == (tmp_path / f"second{suffix}").read_bytes()
+def test_written_lines_are_read_again_and_give_the_same_bytes(tmp_path, suffix):
+    for content, numbered in (("Zürich\n日本\n", [(1, "Zürich"), (2, "日本")]), ("", []), ("a\n" * 1000, None)):
+        for name in ("first", "second"):
+            with lines.open_writer(tmp_path / f"{name}{suffix}") as output:
+                output.write(content)
+        assert numbered is None or read(tmp_path / f"first{suffix}") == numbered
+        assert (tmp_path / f"first{suffix}").read_bytes() == (tmp_path / f"second{suffix}").read_bytes()
 
 
 def test_a_file_that_cannot_be_opened_stays_and_one_that_cannot_be_finished_goes(tmp_path, monkeypatch):
@@ -88,13 +82,6 @@ def test_a_dash_is_a_pipe(monkeypatch, capsysbinary):
     assert capsysbinary.readouterr().out == "é\nb\n".encode()
 
 
-def test_an_empty_file_has_no_line(tmp_path):
-    for name in ("a.txt", "a.gz", "a.zst"):
-        with lines.open_writer(tmp_path / name):
-            pass
-        assert read(tmp_path / name) == []
-
-
 def test_faults_name_file_and_line(tmp_path):
     faulty = {
         "latin.txt": (b"fine\nZ\xfcrich\n", ":2: not UTF-8: byte 0xfc; convert the file to UTF-8"),
@@ -111,6 +98,10 @@ def test_faults_name_file_and_line(tmp_path):
             read(path)
         assert str(caught.value).startswith(f"{path}{message}")
         assert "\n" not in str(caught.value)
+    with pytest.raises(DataError, match=r"absent\.tsv: no such file"):
+        read(tmp_path / "absent.tsv")
+    with pytest.raises(DataError, match="cannot be read: Is a directory"):
+        read(tmp_path)
 
 
 def test_a_long_line_takes_linear_time(tmp_path):
@@ -140,13 +131,6 @@ def test_a_line_has_a_most_of_bytes(tmp_path, monkeypatch):
             with pytest.raises(UsageError, match=f"^{re.escape(str(path))}:2: a line of more than 3,145,728 bytes"):
                 read(path)
         assert len(read(path)[1][1]) == 5 << 20
-
-
-def test_a_missing_file_and_a_folder_are_refused(tmp_path):
-    with pytest.raises(DataError, match=r"absent\.tsv: no such file"):
-        read(tmp_path / "absent.tsv")
-    with pytest.raises(DataError, match="cannot be read: Is a directory"):
-        read(tmp_path)
 
 
 def test_a_stem_has_no_packing_suffix():

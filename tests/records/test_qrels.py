@@ -22,7 +22,7 @@ def test_written_judgements_are_read_again(tmp_path):
     [
         "query-id\tcorpus-id\tscore\nq1\td1\t2\nq1\td2\t0\n007\té\t-1\n",
         "q1\td1\t2\nq1\td2\t0\n007\té\t-1\n",
-        "# a comment\nq1 0 d1 2\n\nq1 Q0 d2 0\r\n# another\n007\t0\té\t-1",
+        "# pool depth 100\nq1 0 d1 2\n\nq1 Q0 d2 0\r\n# another\n#x\n007\t0\té\t-1",
         "q1 0 d1 2\nq1 0 d1 2\nq1 0 d2 +0\n007 0 é -1\n",
     ],
 )
@@ -31,58 +31,12 @@ def test_forms_of_the_field_read_alike(tmp_path, content):
     assert qrels.read_qrels(tmp_path / "toy.tsv") == TOY
 
 
-@pytest.mark.parametrize("content", ['q1\t"d1"\t1\n', 'query-id\tcorpus-id\tscore\nq1\t"d1"\t1\n', '"query-id"\t"corpus-id"\t"score"\n'])
-def test_ids_in_quotation_marks_are_refused_as_they_would_match_no_document(tmp_path, content):
-    (tmp_path / "quoted.tsv").write_text(content, encoding="utf-8")
-    with pytest.raises(DataError, match="quotation marks"):
-        qrels.read_qrels(tmp_path / "quoted.tsv")
-
-
-@pytest.mark.parametrize("header", ["corpus-id\tquery-id\tscore", "docid\tqid\tlabel"])
-def test_a_header_in_another_order_is_refused(tmp_path, header):
-    (tmp_path / "swapped.tsv").write_text(f"{header}\n7\t8\t1\n", encoding="utf-8")
-    with pytest.raises(DataError, match=r"swapped.tsv:1: the columns are .*; expected query, document, grade"):
-        qrels.read_qrels(tmp_path / "swapped.tsv")
-
-
 @pytest.mark.parametrize("iteration", ["0", "Q0", "q0", "QO", "1", "4.5", "STANDARD"])
 def test_the_iteration_of_trec_is_a_number_or_q0_and_between_tabs_anything(tmp_path, iteration):
     (tmp_path / "a.qrels").write_text(f"q1 {iteration} d1 1\n")
     assert qrels.read_qrels(tmp_path / "a.qrels") == {"q1": {"d1": 1}}
     (tmp_path / "a.qrels").write_text("q1\tpool\td1\t1\n")
     assert qrels.read_qrels(tmp_path / "a.qrels") == {"q1": {"d1": 1}}
-
-
-@pytest.mark.parametrize("line", ["#q2 0 d2 1", "#q2\td2\t1", "#\t0\td2\t1", "#q2 Q0 doc 1"])
-def test_what_may_be_a_judgement_is_no_comment(tmp_path, line):
-    for content, number in ((f"{line}\n", 1), (f"q1 0 d1 1\n{line}\n", 2)):
-        (tmp_path / "a.qrels").write_text(content)
-        with pytest.raises(DataError, match=f"a.qrels:{number}: a comment, or the judgement of a query whose id begins with #"):
-            qrels.read_qrels(tmp_path / "a.qrels")
-
-
-def test_comments_are_skipped(tmp_path):
-    (tmp_path / "a.qrels").write_text("# pool depth 100\nq1 0 d1 1\n# depth 10\n#x\n")
-    assert qrels.read_qrels(tmp_path / "a.qrels") == {"q1": {"d1": 1}}
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ('{"q1": {"d1": 1}}', "found JSON: "),
-        ('{\n "q1": {"d1": 1}\n}', "judgements {query: {document: grade}} need lines: query Q0 document"),
-        ("query-id,corpus-id,score\nq1,owl,1\n", "found columns between commas: write them between tabs"),
-        ("<top>\n<num> Number: 301\n", "found TREC topics: write a line with number, tab and title for each"),
-        (b"PAR1\x15\x04\x00", "expected text, found a parquet file; hf:FOLDER reads the parquet files of a folder"),
-        (b"\x1f\x8b\x08\x00\x00", "expected text, found compressed by gzip; its name should end with .gz"),
-    ],
-)
-def test_what_is_no_file_of_judgements_is_named(tmp_path, content, words):
-    path = tmp_path / "a.qrels"
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(DataError) as caught:
-        qrels.read_qrels(path)
-    assert words in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -141,8 +95,7 @@ def test_what_the_writer_accepts_the_reader_reads_back(tmp_path_factory, written
         assert {(query, document, grade) for query, grades in judged.items() for document, grade in grades.items()} == expected
 
 
-@pytest.mark.parametrize("target", ["qrels", "beir-qrels"])
-def test_ids_that_the_reader_refuses_are_not_converted(moeir, tmp_path, target):
+def test_ids_that_the_reader_refuses_are_not_converted(moeir, tmp_path):
     (tmp_path / "a.qrels").write_text("q 0 d\u00a01 1\n")  # trec_eval splits at ASCII white space only
-    result = moeir("convert", "--input", tmp_path / "a.qrels", "--from", "qrels", "--to", target, "--output", tmp_path / "b.tsv")
+    result = moeir("convert", "--input", tmp_path / "a.qrels", "--from", "qrels", "--to", "beir-qrels", "--output", tmp_path / "b.tsv")
     assert result.code == 3 and "id with white space" in result.stderr and not (tmp_path / "b.tsv").exists()

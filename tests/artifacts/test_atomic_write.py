@@ -5,7 +5,7 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -17,13 +17,7 @@ from tests.kill_points import each_disk_call, kill_at, kill_points
 OLD = {"stage": "encode", "settings": {"dtype": "float32"}, "sources": {"corpus": ["1"]}}
 NEW = {"stage": "encode", "settings": {"dtype": "bfloat16"}, "sources": {"corpus": ["1"]}}
 
-WAYS = [
-    (True, True, True),
-    (True, True, False),
-    (True, False, True),
-    (False, True, True),
-    (False, False, True),
-]  # folders alone are exchanged
+WAYS = [(True, True, True), (True, True, False), (True, False, True), (False, True, True), (False, False, True)]
 
 
 def make(path: Path, content: str, record: dict, *, folder: bool = True, force: bool = False) -> None:
@@ -63,20 +57,15 @@ def names(folder: Path) -> set[str]:
 @pytest.mark.parametrize("name", ["out", ".hidden", "x.partial"])
 def test_unfinished_work_is_described_by_its_name_and_by_its_partial_path(tmp_path, name):
     product = tmp_path / name
-    assert unfinished.describe_unfinished(product) is None
     work = unfinished.WorkFolder(product)
+    assert unfinished.describe_unfinished(product) is None
     work.partial.mkdir(parents=True)
+    assert unfinished.describe_unfinished(product) is None  # without a record
     work.record.write_text(json.dumps(NEW))
     for path in (product, work.folder, work.partial):
         assert unfinished.describe_unfinished(path) == "unfinished: run the same encode command again to continue"
-
-
-@pytest.mark.parametrize("name", ["partial", "record"])
-def test_a_partial_product_or_a_record_alone_is_no_unfinished_work(tmp_path, name):
-    work = unfinished.WorkFolder(tmp_path / "out")
-    work.folder.mkdir()
-    getattr(work, name).write_text(json.dumps(NEW))
-    assert unfinished.describe_unfinished(tmp_path / "out") is None
+    work.partial.rmdir()
+    assert unfinished.describe_unfinished(product) is None  # a record alone
 
 
 @pytest.mark.parametrize("folder", [True, False])
@@ -112,6 +101,7 @@ def test_a_failure_takes_the_folders_along_that_were_made_for_it(tmp_path, folde
         with pytest.raises(type(problem)), atomic_write.atomic_output(path, "encodings", NEW, force=False, folder=folder):
             raise problem
         assert [one.name for one in tmp_path.rglob("*")] == ["old"]
+        assert not isinstance(problem, OSError) or problem.filename == str(path)
 
 
 def test_a_folder_that_another_failure_took_along_is_made_again(tmp_path, monkeypatch):
@@ -144,33 +134,48 @@ def test_unfinished_work_stays_in_a_new_folder(tmp_path):
     assert state(tmp_path / "new" / "out") == "new"
 
 
-def test_a_full_disk_says_where(tmp_path):
-    with pytest.raises(OSError) as caught, atomic_write.atomic_output(tmp_path / "out", "encodings", NEW, force=False, folder=True):
-        raise OSError(28, "No space left on device")
-    assert caught.value.filename == str(tmp_path / "out")
-
-
-@each_disk_call(every=1, sample=3)
-@pytest.mark.parametrize(("folder", "exists", "in_one_step"), WAYS)
-def test_a_kill_at_any_moment_leaves_the_old_or_the_new_and_running_again_gives_the_new(
-    tmp_path, monkeypatch, folder, exists, in_one_step, every
-):
-    if not in_one_step:
-        monkeypatch.setattr(atomic_write, "_exchange_names", lambda one, other: False)
-    for moment in kill_points(every):
+def check_each_moment(
+    tmp_path: Path,
+    folder: bool,
+    exists: bool,
+    disturb: Callable,
+    moments: Iterable[int],
+    *,
+    missing: bool = False,
+    clean: bool = False,
+) -> int:
+    """Disturb the making of a product at each moment: the old or the new is there, and the next run gives the new -> the last moment."""
+    for moment in moments:
         path = tmp_path / str(moment) / "out"
         path.parent.mkdir()
         if exists:
             make(path, "old", OLD, folder=folder)
-        if not kill_at(lambda path=path: make(path, "new", NEW, folder=folder, force=True), moment):
+        if not disturb(lambda path=path: make(path, "new", NEW, folder=folder, force=True), moment):
             break
-        allowed = {"old" if exists else None, "new"} | ({None} if folder and not in_one_step else set())
         found = state(path)
-        assert found in allowed and (not found or manifests.is_up_to_date(path, NEW if found == "new" else OLD))
-        make(path, "new", NEW, folder=folder, force=True)
-        assert state(path) == "new" and manifests.is_up_to_date(path, NEW)
-        assert names(path.parent) == ({"out"} if folder else {"out", "out.manifest.json"})
-    assert moment > (8 if folder else 5)
+        assert found in {"old" if exists else None, "new"} | ({None} if missing else set()), moment
+        assert not found or manifests.is_up_to_date(path, NEW if found == "new" else OLD), moment
+        if found == "new" and clean:
+            atomic_write.clean_leftovers(path, NEW)
+        else:
+            make(path, "new", NEW, folder=folder, force=True)
+        assert state(path) == "new" and manifests.is_up_to_date(path, NEW), moment
+        assert names(path.parent) == ({"out"} if folder else {"out", "out.manifest.json"}), moment
+    return moment
+
+
+@pytest.fixture
+def without_exchange(in_one_step: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not in_one_step:
+        monkeypatch.setattr(atomic_write, "_exchange_names", lambda one, other: False)
+
+
+@each_disk_call(every=1, sample=3)
+@pytest.mark.parametrize(("folder", "exists", "in_one_step"), WAYS)
+@pytest.mark.usefixtures("without_exchange")
+def test_a_kill_at_any_moment_leaves_the_old_or_the_new_and_running_again_gives_the_new(tmp_path, folder, exists, in_one_step, every):
+    last = check_each_moment(tmp_path, folder, exists, kill_at, kill_points(every), missing=folder and not in_one_step)
+    assert last > (8 if folder else 5)
 
 
 def interrupt_after(patch: pytest.MonkeyPatch, moment: int) -> list[str]:
@@ -193,31 +198,16 @@ def interrupt_after(patch: pytest.MonkeyPatch, moment: int) -> list[str]:
 
 
 @pytest.mark.parametrize(("folder", "exists", "in_one_step"), WAYS)
+@pytest.mark.usefixtures("without_exchange")
 def test_ctrl_c_at_any_moment_leaves_the_old_or_the_new_whole(tmp_path, monkeypatch, folder, exists, in_one_step):
-    if not in_one_step:
-        monkeypatch.setattr(atomic_write, "_exchange_names", lambda one, other: False)
-    for moment in range(1, 100):
-        path = tmp_path / str(moment) / "out"
-        path.parent.mkdir()
-        if exists:
-            make(path, "old", OLD, folder=folder)
+    def interrupt_at(action: Callable[[], object], moment: int) -> bool:
         with monkeypatch.context() as patch:
             calls = interrupt_after(patch, moment)
             with contextlib.suppress(KeyboardInterrupt):
-                make(path, "new", NEW, folder=folder, force=True)
-        if len(calls) < moment:
-            break
-        found = state(path)
-        assert found in ("old" if exists else None, "new"), calls
-        if found and not folder:
-            manifests.verify_file(path)
-        assert not found or manifests.is_up_to_date(path, NEW if found == "new" else OLD), calls
-        if found == "new":
-            atomic_write.clean_leftovers(path, NEW)
-        else:
-            make(path, "new", NEW, folder=folder, force=True)
-        assert state(path) == "new" and names(path.parent) == ({"out"} if folder else {"out", "out.manifest.json"}), calls
-    assert moment > (12 if folder else 8)
+                action()
+        return len(calls) >= moment
+
+    assert check_each_moment(tmp_path, folder, exists, interrupt_at, range(1, 100), clean=True) > (12 if folder else 8)
 
 
 @pytest.mark.parametrize("folder", [True, False])
@@ -282,11 +272,11 @@ def test_a_lock_that_somebody_held_before_is_no_lock(tmp_path):
     assert state(tmp_path / "out") == "new"
 
 
-def leave_interrupted_work(path: Path, record: dict) -> None:
+def leave_interrupted_work(path: Path, record: dict, journal: str = "{}\n") -> None:
     """Leave partial work with a resume state, as after a kill."""
     work = unfinished.WorkFolder(path)
     (work.partial / atomic_write.RESUME).mkdir(parents=True)
-    (work.partial / atomic_write.RESUME / "journal.jsonl").write_text("{}\n")
+    (work.partial / atomic_write.RESUME / "journal.jsonl").write_text(journal)
     (work.partial / "half").write_text("half")
     work.record.write_text(json.dumps(record))
 
@@ -309,11 +299,12 @@ def test_tokens_alone_hold_nobody_up_and_are_taken_over_by_other_settings(tmp_pa
     assert names(tmp_path) == {"out"} and names(tmp_path / "out") == {"weights", "manifest.json"}
 
 
-def test_unfinished_work_of_the_same_record_is_continued(tmp_path):
-    leave_interrupted_work(tmp_path / "out", OLD)
+@pytest.mark.parametrize(("journal", "left"), [("{}\n", {"half", "resume"}), ("", set())])
+def test_unfinished_work_of_the_same_record_is_continued_unless_it_got_nowhere(tmp_path, journal, left):
+    leave_interrupted_work(tmp_path / "out", OLD, journal)
     with atomic_write.atomic_output(tmp_path / "out", "encodings", OLD, force=False, folder=True) as (partial, _):
-        assert (partial / "half").exists()
-    assert names(tmp_path / "out") == {"half", "manifest.json"}
+        assert names(partial) == left
+    assert names(tmp_path / "out") == (left - {"resume"}) | {"manifest.json"}
 
 
 def test_unfinished_work_of_another_record_is_refused_or_forgotten_by_force(tmp_path):
@@ -326,13 +317,6 @@ def test_unfinished_work_of_another_record_is_refused_or_forgotten_by_force(tmp_
     assert names(tmp_path) == {".out.partial"}
     make(tmp_path / "out", "new", NEW, force=True)
     assert names(tmp_path) == {"out"} and "half" not in names(tmp_path / "out")
-
-
-def test_work_that_got_nowhere_is_forgotten(tmp_path):
-    leave_interrupted_work(tmp_path / "out", OLD)
-    (tmp_path / ".out.partial" / "out" / atomic_write.RESUME / "journal.jsonl").write_text("")
-    with atomic_write.atomic_output(tmp_path / "out", "encodings", OLD, force=False, folder=True) as (partial, _):
-        assert names(partial) == set()
 
 
 def test_a_saved_state_survives_a_kill_between_two_renames(tmp_path):

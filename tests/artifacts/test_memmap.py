@@ -41,12 +41,6 @@ def test_an_array_that_is_larger_than_memory_and_swap_is_mapped(tmp_path):
     assert (len(array), array[0], array[-1]) == (size, 0, 7)
 
 
-def test_another_file_is_a_value_error(tmp_path):
-    (tmp_path / "numbers.npy").write_bytes(b"no numbers at all")
-    with pytest.raises(ValueError, match="magic string"):
-        memmap.open_memmap(tmp_path / "numbers.npy")
-
-
 @pytest.mark.skipif(not SMAPS.exists(), reason="memory of a mapping is looked up in /proc")
 @pytest.mark.parametrize(("kept", "left"), [(0, False), (2**30, True)])
 def test_pages_go_when_enough_was_read_of_much(written, monkeypatch, kept, left):

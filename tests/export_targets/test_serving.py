@@ -20,17 +20,13 @@ from moeir import variants
 from moeir.export_targets.base import ExportedDocument, ExportSchema
 from moeir.export_targets.loaders.documents import load_documents
 from moeir.records.texts import Text
-from tests.conftest import run_in_process
+from tests.conftest import run_moeir
 
 DEPTH = 50
 SEARCH = ("--depth", DEPTH, "--dtype", "float32", "--fuse", "came-sum")
 EXPERTS = ("lexical", "local", "global")
 LOADERS = {"qdrant": "QdrantCollection", "milvus": "MilvusCollection", "lancedb": "LancedbTable"}
-PACKAGES = {
-    "qdrant": ("qdrant_client",),
-    "milvus": ("pymilvus", "milvus_lite"),
-    "lancedb": ("lancedb",),
-}
+PACKAGES = {"qdrant": ("qdrant_client",), "milvus": ("pymilvus", "milvus_lite"), "lancedb": ("lancedb",)}
 # 32 vectors of a query have products below 1: sums of float32 in another order differ by some 32 · 2^-24 = 2e-6, LanceDB's L - distance by
 # as much again; sums of some hundred products of weights, up to 60 here, by some 1e-6 of the sum
 TOLERANCE = {"rel": 2e-6, "abs": 5e-6}
@@ -68,8 +64,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, came_checkpoint: Path, toy:
         ("index", "--encodings", folder / "enc", "--output", folder / "idx"),
         ("search", "--index", folder / "idx", "--queries", folder / "queries.tsv", *SEARCH, "--output", folder / "runs"),
     ):
-        result = run_in_process(*arguments)
-        assert result.code == 0, result.stderr
+        run_moeir(*arguments)
     runs = {name: package.read_run(folder / "runs" / f"{name}.trec") for name in (*EXPERTS, "fused")}
     hits = {name: [run.hits(query) for query in queries] for name, run in runs.items()}
     return Served(came_checkpoint, folder / "enc", folder / "corpus.jsonl", queries, hits)
@@ -82,8 +77,7 @@ def export(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Callable
 
     def make(spec: str) -> Path:
         output = folder / re.sub(r"\W", "-", spec)
-        result = run_in_process("export", "--to", spec, "--encodings", served.encodings, "--corpus", served.corpus, "--output", output)
-        assert result.code == 0, result.stderr
+        run_moeir("export", "--to", spec, "--encodings", served.encodings, "--corpus", served.corpus, "--output", output)
         return output
 
     return make
@@ -93,7 +87,7 @@ def run_loader(folder: Path, location: Path, *arguments: str, kill_after: int | 
     """`python load.py LOCATION` as a user runs it; with `kill_after`, SIGKILL before so many batches more are stored."""
     command = [str(folder / "load.py")]
     if kill_after is not None:
-        (location.parent / "killed.py").write_text(KILLED.format(folder=str(folder), batches=kill_after))
+        (location.parent / "killed.py").write_text(PATCHED.format(folder=str(folder), batches=kill_after))
         command = [str(location.parent / "killed.py")]
     process = subprocess.run(
         [sys.executable, *command, str(location), *arguments], capture_output=True, text=True, timeout=300, check=False
@@ -102,8 +96,8 @@ def run_loader(folder: Path, location: Path, *arguments: str, kill_after: int | 
     return process.stdout
 
 
-KILLED = """
-import os, signal, sys
+PATCHED = """
+import os, signal, sys, time
 sys.path.insert(0, {folder!r})
 import load, documents
 
@@ -111,16 +105,20 @@ import load, documents
 opener, left = getattr(load, name), {batches}
 original = opener.add
 
-def killed_add(self, points):
+def add(self, points):
     global left
-    if not left:
+    if left is None:
+        time.sleep(0.5)
+    elif left:
+        left -= 1
+    else:
         original(self, points[:7])
         os.kill(os.getpid(), signal.SIGKILL)
-    left -= 1
     original(self, points)
 
-opener.add = killed_add
-opener.finish = lambda self: os.kill(os.getpid(), signal.SIGKILL)
+opener.add = add
+if left is not None:
+    opener.finish = lambda self: os.kill(os.getpid(), signal.SIGKILL)
 documents.run_loader(opener)
 """
 
@@ -179,29 +177,13 @@ def test_after_kills_every_expert_finds_what_moeir_finds(
 @needs("lancedb")
 def test_two_loaders_at_once_store_every_document_once(export: Callable[[str], Path], tmp_path: Path) -> None:
     folder, location = export("lancedb"), tmp_path / "lancedb"
-    (tmp_path / "slow.py").write_text(SLOW.format(folder=str(folder)))
+    (tmp_path / "slow.py").write_text(PATCHED.format(folder=str(folder), batches=None))
     command = [sys.executable, str(tmp_path / "slow.py"), str(location)]
     loaders = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     outputs = [loader.communicate(timeout=300) for loader in loaders]
     assert [out for out, _ in outputs] == ["300 documents are loaded\n"] * 2, outputs
     table = open_collection("lancedb", folder, location).table
     assert table.count_rows() == 300 == len(set(table.to_arrow()["id"].to_pylist()))
-
-
-SLOW = """
-import sys, time
-sys.path.insert(0, {folder!r})
-import load, documents
-
-original = load.LancedbTable.add
-
-def slow_add(self, points):
-    time.sleep(0.5)
-    original(self, points)
-
-load.LancedbTable.add = slow_add
-documents.run_loader(load.LancedbTable)
-"""
 
 
 @needs("qdrant")

@@ -171,15 +171,6 @@ def test_colbert_numbers_its_texts_and_keeps_scores(tmp_path: Path) -> None:
             read_examples("colbert", tmp_path / "out")
 
 
-def test_rows_that_pair_otherwise_lose_the_pairs(tmp_path: Path) -> None:
-    path = tmp_path / "rows.tsv"
-    path.write_text("anchor\tpositive\tnegative\nq\ta\tx\nq\tb\ty\n")
-    with pytest.raises(UsageError, match="which negatives belong to which positive would be lost"):
-        read_examples("triplets", path)
-    example = read_examples("triplets", path, lossy=True)[0]
-    assert [passage.text for passage in example.passages] == ["a", "b", "x", "y"]
-
-
 MINED = {"query_id": "t1", "positive_ids": ["owl"], "negative_ids": ["cat"], "note": {"by": "me"}}
 MINED["negative_provenance"] = [[{"run": "bm25", "rank": 2, "score": 1.5}]]
 

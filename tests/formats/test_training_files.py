@@ -76,14 +76,6 @@ def test_rows_of_texts_are_read_from_lines_parquet_and_data_sets(name: str, tmp_
     assert read_sides(f"hf:{tmp_path}/saved") == WANTED
 
 
-@pytest.mark.parametrize("delimiter", [",", "\t"])
-def test_columns_are_named_by_the_header(delimiter: str, tmp_path: Path) -> None:
-    path = tmp_path / f"train.{'csv' if delimiter == ',' else 'tsv'}"
-    rows = [("query", "answer", "negative"), *((row["anchor"], row["positive"], row["negative"]) for row in TRIPLETS)]
-    path.write_text("".join(delimiter.join(f'"{word}"' for word in row) + "\n" for row in rows))
-    assert read_sides(path) == WANTED
-
-
 def test_a_text_in_a_csv_may_hold_a_line_that_looks_like_a_row(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text('anchor,positive\nwho,"An owl\nhunts,so to speak."\n')
     assert read_sides(tmp_path / "train.csv") == {"who": (["An owl\nhunts,so to speak."], [])}
@@ -170,19 +162,6 @@ def test_converting_merged_lines_is_an_error_where_something_is_lost(tmp_path: P
     other = write_lines(tmp_path / "other.jsonl", [{"query": "who", "pos": [word], "neg": [f"no {word}"]} for word in ("owl", "bat")])
     result = moeir("convert", "--input", other, "--to", "flagembedding")
     assert result.code == 2 and "which negatives belong to which positive would be lost" in result.stderr
-
-
-def test_a_query_and_a_passage_may_have_the_same_id(tmp_path: Path) -> None:
-    (tmp_path / "triples.jsonl").write_text("[0, 0, 1]\n")
-    (tmp_path / "queries.tsv").write_text("0\twho hunts\n")
-    (tmp_path / "collection.tsv").write_text("0\tAn owl hunts.\n1\tA cat waits.\n")
-    assert read_sides(tmp_path) == {"who hunts": WANTED["who hunts"]}
-
-
-def test_lines_that_give_an_id_to_two_texts_are_refused(tmp_path: Path) -> None:
-    rows = [{"query": query, "query_id": "1", "pos": ["owl"], "neg": ["cat"]} for query in ("who", "what")]
-    with pytest.raises(DataError, match=r"bge.jsonl:2: '1' has another text before; different texts need other ids"):
-        list(read_training_examples(write_lines(tmp_path / "bge.jsonl", rows)))
 
 
 def test_negatives_that_another_file_calls_positive_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

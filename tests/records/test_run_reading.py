@@ -101,70 +101,37 @@ def test_characters_with_a_meaning_in_tables_are_letters_of_an_id(tmp_path):
     assert all(run.documents_of(name) == sorted(names, key=str.encode, reverse=True) for name in names)
 
 
-def read_numbers(tmp_path, words):
-    (tmp_path / "a.trec").write_text("".join(f"{query} Q0 d 1 {word} t\n" for query, word in enumerate(words)))
-    return runs.read_run(tmp_path / "a.trec").scores
+def test_numbers_are_those_of_float_and_others_are_refused(tmp_path):
+    def read_numbers(words):
+        (tmp_path / "a.trec").write_text("".join(f"{query} Q0 d 1 {word} t\n" for query, word in enumerate(words)))
+        return runs.read_run(tmp_path / "a.trec").scores
 
-
-def assert_numbers_of_float(tmp_path, words):
-    expected = np.array([float(word) for word in words]).astype(np.float32) + np.float32(0)  # a run has no minus zero
-    assert read_numbers(tmp_path, words).view(np.uint32).tolist() == expected.view(np.uint32).tolist()
-
-
-@pytest.mark.parametrize("word", NO_NUMBERS)
-def test_what_float_does_not_take_or_no_run_holds_is_refused(tmp_path, word):
-    with pytest.raises(DataError, match=r"a\.trec:2: score is not (a number|finite): "):
-        read_numbers(tmp_path, ["1", word])
-
-
-def test_numbers_are_those_of_float(tmp_path):
     generator = random.Random(5)
     forms = ["{:.6f}", "{!r}", "{:.9g}", "{:.3e}", "{:.13f}", "{:.1f}", "{:.0f}"]
     values = [generator.choice([-1, 1]) * (0.1 + generator.random()) * 10.0 ** generator.randint(-4, 4) for _ in range(20_000)]
-    assert_numbers_of_float(tmp_path, [generator.choice(forms).format(value) for value in values])
-    assert_numbers_of_float(tmp_path, [repr(float(np.float32(value))) for value in values])
-    for word in ODD_NUMBERS:
-        assert_numbers_of_float(tmp_path, [word])
-
-
-@pytest.mark.parametrize("longest", [3, 8, 12, 30, 90])
-@pytest.mark.parametrize("sizes", [(3, 50, 0, 7), (0, 0), (9,), (20, 20, 20)])
-def test_lists_of_ids_are_united_as_sets_are(sizes, longest):
-    generator = random.Random(sum(sizes))
-    lists = [
-        sorted({"".join(generator.choices(LETTERS, k=generator.randint(1, longest))) for _ in range(size)}, key=str.encode)
-        for size in sizes
-    ]
-    names, codes = ids.merge_vocabularies([ids.Ids.from_strings(one) for one in lists])
-    assert list(names) == sorted(set().union(*lists), key=str.encode)
-    assert [[names[code] for code in own.tolist()] for own in codes] == lists
+    formatted, shortest = [generator.choice(forms).format(value) for value in values], [repr(float(np.float32(value))) for value in values]
+    for words in (formatted, shortest, *([word] for word in ODD_NUMBERS)):
+        expected = np.array([float(word) for word in words]).astype(np.float32) + np.float32(0)  # a run has no minus zero
+        assert read_numbers(words).view(np.uint32).tolist() == expected.view(np.uint32).tolist()
+    for word in NO_NUMBERS:
+        with pytest.raises(DataError, match=r"a\.trec:2: score is not (a number|finite): "):
+            read_numbers(["1", word])
 
 
 @pytest.mark.parametrize("longest", [1, 8, 9, 30, 90])
-def test_strings_are_coded_by_their_rank_among_the_distinct_ones(longest):
+def test_ids_are_united_and_coded_as_sets_are(longest):
     generator = random.Random(longest)
+    for sizes in ((3, 50, 0, 7), (0, 0), (9,), (20, 20, 20)):
+        sets = ({"".join(generator.choices(LETTERS, k=generator.randint(1, longest))) for _ in range(size)} for size in sizes)
+        lists = [sorted(one, key=str.encode) for one in sets]
+        names, codes = ids.merge_vocabularies([ids.Ids.from_strings(one) for one in lists])
+        assert list(names) == sorted(set().union(*lists), key=str.encode)
+        assert [[names[code] for code in own.tolist()] for own in codes] == lists
     for prefix in ("", "a-prefix-of-all-"):
         words = [(prefix + "".join(generator.choices(LETTERS, k=generator.randint(1, longest)))).encode() for _ in range(200)]
         names, codes = ids.dictionary_encode(ids.as_byte_strings(words))
         assert [name.encode() for name in names] == sorted(set(words))
         assert [names[code].encode() for code in codes.tolist()] == words
-
-
-def test_a_document_that_is_repeated_in_a_list_is_found():
-    generator, results = np.random.default_rng(4), set()
-    for _ in range(100):
-        queries, documents = generator.integers(0, 4, 150), generator.integers(0, 2000, 150)
-        pairs = list(zip(queries.tolist(), documents.tolist(), strict=True))
-        is_repeated = len(set(pairs)) < len(pairs)
-        columns = ["q0", "q1", "q2", "q3"], queries, [f"{number:04}" for number in range(2000)], documents, np.ones(150)
-        results.add(is_repeated)
-        if is_repeated:
-            query, document = min(pair for pair in pairs if pairs.count(pair) > 1)
-            with pytest.raises(DataError, match=f"^document '{document:04}' is listed twice for query 'q{query}'"):
-                runs.Run.from_columns(*columns)
-        else:
-            assert len(runs.Run.from_columns(*columns).scores) == 150
-    assert results == {True, False}
 
 
 def columns_of(line):

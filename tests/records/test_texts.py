@@ -57,26 +57,51 @@ class Row(NamedTuple):
         return self.wikitext
 
 
+class Article(NamedTuple):
+    doc_id: str
+    title: str
+    body: str
+
+    def default_text(self):
+        return f"{self.title} {self.body}"
+
+
 class Question(NamedTuple):
     query_id: str
     text: str
     answers: tuple[str, ...]
 
 
-def load(name):
-    queries = [Question("q1", "bat", ("x",))]
-    toy = {"docs_iter": lambda: iter([Row("d1", "owl")]), "queries_iter": lambda: iter(queries)}
-    return {"toy": SimpleNamespace(**toy, has_docs=lambda: True, has_queries=lambda: True)}[name]
+ROWS = {  # of documents: the texts, of which title and default text are composed once
+    Row("d1", "owl"): Text("d1", "owl"),
+    Article("d2", "Owls", "Birds hunt."): Text("d2", "Birds hunt.", title="Owls"),
+    Article("d3", None, "Birds hunt."): Text("d3", "Birds hunt."),
+    Article("d4", "Owls", None): Text("d4", "", title="Owls"),
+    Article("d5", "", "Birds hunt."): Text("d5", "Birds hunt."),
+}
+
+
+def serve_irds(monkeypatch, documents):
+    """Put a stand-in for ir_datasets in its place, with the data set `toy`."""
+    parts = {"docs_iter": lambda: iter(documents), "queries_iter": lambda: iter([Question("q1", "bat", ("x",))])}
+    toy = {"toy": SimpleNamespace(**parts, has_docs=lambda: True, has_queries=lambda: True)}
+    monkeypatch.setitem(sys.modules, "ir_datasets", SimpleNamespace(load=toy.__getitem__))
 
 
 def test_ir_datasets_are_sources(monkeypatch):
-    monkeypatch.setitem(sys.modules, "ir_datasets", SimpleNamespace(load=load))
-    assert list(texts.read_texts("irds:toy#docs")) == [Text("d1", "owl")]
+    serve_irds(monkeypatch, ROWS)
+    assert list(texts.read_texts("irds:toy#docs", keep_empty=True)) == list(ROWS.values())
     assert list(texts.read_texts("irds:toy#queries")) == [Text("q1", "bat", answers=("x",))]
-    with pytest.raises(UsageError, match="irds:toy: expected #docs or #queries; write irds:toy#docs or irds:toy#queries"):
-        list(texts.read_texts("irds:toy"))
-    with pytest.raises(UsageError, match="irds:other#docs: ir_datasets has no 'other'"):
-        list(texts.read_texts("irds:other#docs"))
+    for source, problem in (
+        ("irds:toy", "irds:toy: expected #docs or #queries; write irds:toy#docs or irds:toy#queries"),
+        ("irds:other#docs", "irds:other#docs: ir_datasets has no 'other'"),
+    ):
+        with pytest.raises(UsageError, match=problem):
+            list(texts.read_texts(source))
+    for name in (None, 12.0, "a b"):
+        serve_irds(monkeypatch, [Row(name, "owl")])
+        with pytest.raises(DataError, match="irds:toy#docs: row 1, column 'doc_id': id "):
+            list(texts.read_texts("irds:toy#docs"))
     monkeypatch.setitem(sys.modules, "ir_datasets", None)
     with pytest.raises(UsageError, match=r"needs the package ir-datasets; pip install 'moeir\[irds\]'"):
         list(texts.read_texts("irds:toy#docs"))
@@ -266,38 +291,6 @@ def test_every_class_of_ir_datasets_is_read_as_its_default_text(monkeypatch):
         assert text.content == default.strip(), kind
         checked += 1
     assert checked > 80
-
-
-class Article(NamedTuple):
-    doc_id: str
-    title: str
-    body: str
-
-    def default_text(self):
-        return f"{self.title} {self.body}"
-
-
-@pytest.mark.parametrize(
-    ("row", "text"),
-    [
-        (Article("d", "Owls", "Birds hunt."), Text("d", "Birds hunt.", title="Owls")),
-        (Article("d", None, "Birds hunt."), Text("d", "Birds hunt.")),
-        (Article("d", "Owls", None), Text("d", "", title="Owls")),
-        (Article("d", "", "Birds hunt."), Text("d", "Birds hunt.")),
-    ],
-)
-def test_title_and_default_text_are_composed_once(monkeypatch, row, text):
-    stub = SimpleNamespace(load=lambda name: SimpleNamespace(docs_iter=lambda: iter([row]), has_docs=lambda: True))
-    monkeypatch.setitem(sys.modules, "ir_datasets", stub)
-    assert list(texts.read_texts("irds:toy#docs", keep_empty=True)) == [text]
-
-
-@pytest.mark.parametrize("doc_id", [None, 12.0, "a b"])
-def test_ids_of_ir_datasets_are_words(monkeypatch, doc_id):
-    stub = SimpleNamespace(load=lambda name: SimpleNamespace(docs_iter=lambda: iter([Row(doc_id, "owl")]), has_docs=lambda: True))
-    monkeypatch.setitem(sys.modules, "ir_datasets", stub)
-    with pytest.raises(DataError, match="irds:toy#docs: row 1, column 'doc_id': id "):
-        list(texts.read_texts("irds:toy#docs"))
 
 
 @pytest.mark.parametrize(

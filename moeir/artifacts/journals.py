@@ -21,7 +21,7 @@ HEADER_BYTES, CHECKSUM = 128, "crc32"
 class _SyncedFile:
     """A file that is written at its end; bytes beyond the first `size` are dropped. A `header` of so many bytes is written last."""
 
-    def __init__(self, path: Path, size: int, *, header: int = 0) -> None:
+    def __init__(self, path: Path, size: int = 0, *, header: int = 0) -> None:
         self._path, self._is_name_synced = path, False
         if size > header and (actual := path.stat().st_size if path.exists() else 0) < size:
             raise ArtifactError(f"{path}: damaged: {actual} bytes, but its journal has {size}; --force starts over")
@@ -73,9 +73,6 @@ def _parse_entry(line: bytes, path: Path, number: int) -> dict[str, Any]:
 
 class AppendableText(_SyncedFile):
     """A text file written line by line; to resume, open it with the number of bytes that are complete."""
-
-    def __init__(self, path: Path, size: int = 0) -> None:
-        super().__init__(path, size)
 
     def append(self, lines: Iterable[str]) -> None:
         self._file.write("".join(f"{line}\n" for line in lines).encode())

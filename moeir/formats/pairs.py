@@ -10,7 +10,6 @@ from moeir.errors import DataError
 from moeir.formats import base
 from moeir.formats.base import Conversion, Format
 from moeir.formats.examples import has_digest_id, text_digest
-from moeir.parsing import preview
 from moeir.records import lines, texts
 from moeir.records.examples import Example, group_by_query
 from moeir.records.texts import Text
@@ -128,6 +127,5 @@ def parse_text_column(record: dict[str, Any], names: Sequence[str], where: str) 
     name = next((column for column in names if column in record), None)
     if name is None:
         raise DataError(f"{where}: no text column {' or '.join(names)} among {', '.join(record)}")
-    if not isinstance(record[name], str):
-        raise DataError(f"{where}: {name} is not a string: {preview(record[name])}")
-    return Text(text_digest(record[name]), record[name])
+    text = texts.parse_string(record[name], f"{where}: {name}")
+    return Text(text_digest(text), text)

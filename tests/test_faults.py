@@ -132,11 +132,6 @@ def sync_no_journal(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(journals._SyncedFile, "flush", flush)
 
 
-def read_the_last_manifest(patch: pytest.MonkeyPatch) -> None:
-    beside = lambda path: path / "manifest.json" if path.is_dir() else WorkFolder(path).manifest_beside  # noqa: E731
-    patch.setattr(manifests, "manifest_path", beside)
-
-
 def start_a_process_that_stays(patch: pytest.MonkeyPatch) -> None:
     work = Fuse.work
 
@@ -165,7 +160,6 @@ MUTANTS = {
     "no fsync of products, no checksum": Mutant(compare_no_checksum, "init", "contents zero", "looks whole and is not"),
     "manifest after the name": Mutant(rename_before_the_manifest, "fuse", "kills", "was not made by moeir"),
     "no fsync of journals": Mutant(sync_no_journal, "encode", "any", "differs after the second run"),
-    "the successor's manifest": Mutant(read_the_last_manifest, "fuse over another", "any", "it was there, and is refused"),
     "a process that stays": Mutant(start_a_process_that_stays, "fuse", "kills", "leaves processes after SIGTERM"),
 }
 

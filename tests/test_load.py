@@ -17,7 +17,7 @@ from tests.stage_scenarios import EXAMPLES, read_product, working_folder, write_
 
 MIB = 2**20
 SECONDS_BETWEEN_SAMPLES = 0.05
-FEW = {"shards": 5, "steps": 300, "queries": 10_000}
+FEW = {"shards": 5, "steps": 200, "queries": 10_000}
 MANY = {"shards": 200, "steps": 200_000, "queries": 7_000_000}  # steps: what a training of 24 hours takes at 2 to 3 a second
 
 

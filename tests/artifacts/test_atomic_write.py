@@ -5,7 +5,7 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -26,6 +26,12 @@ def make(path: Path, content: str, record: dict, *, folder: bool = True, force: 
     with atomic_write.atomic_output(path, "encodings", record, force=force, folder=folder) as (partial, counts):
         counts["texts"] = 2
         fill(partial, content, folder=folder)
+
+
+@contextlib.contextmanager
+def open_output(path: Path, record: dict, *, folder: bool = True, force: bool = False) -> Iterator[Path]:
+    with atomic_write.atomic_output(path, "encodings", record, force=force, folder=folder) as (partial, _):
+        yield partial
 
 
 def fill(partial: Path, content: str, *, folder: bool) -> None:
@@ -83,10 +89,7 @@ def test_a_failure_leaves_what_was_there_and_nothing_else(tmp_path, problem, exi
     if exists:
         make(tmp_path / "out", "old", OLD)
     before = names(tmp_path)
-    with (
-        pytest.raises(type(problem)),
-        atomic_write.atomic_output(tmp_path / "out", "encodings", NEW, force=True, folder=True) as (partial, _),
-    ):
+    with pytest.raises(type(problem)), open_output(tmp_path / "out", NEW, force=True) as partial:
         (partial / "ids.txt").write_text("new")
         raise problem
     assert names(tmp_path) == before
@@ -98,7 +101,7 @@ def test_a_failure_takes_the_folders_along_that_were_made_for_it(tmp_path, folde
     (tmp_path / "old").mkdir()
     for problem in (ArtifactError("x"), OSError(28, "No space left on device"), KeyboardInterrupt()):
         path = tmp_path / "old" / "new" / "newer" / "out"
-        with pytest.raises(type(problem)), atomic_write.atomic_output(path, "encodings", NEW, force=False, folder=folder):
+        with pytest.raises(type(problem)), open_output(path, NEW, folder=folder):
             raise problem
         assert [one.name for one in tmp_path.rglob("*")] == ["old"]
         assert not isinstance(problem, OSError) or problem.filename == str(path)
@@ -119,13 +122,7 @@ def test_a_folder_that_another_failure_took_along_is_made_again(tmp_path, monkey
 
 
 def test_unfinished_work_stays_in_a_new_folder(tmp_path):
-    with (
-        pytest.raises(KeyboardInterrupt),
-        atomic_write.atomic_output(tmp_path / "new" / "out", "encodings", NEW, force=False, folder=True) as (
-            partial,
-            _,
-        ),
-    ):
+    with pytest.raises(KeyboardInterrupt), open_output(tmp_path / "new" / "out", NEW) as partial:
         (partial / atomic_write.RESUME).mkdir()
         (partial / atomic_write.RESUME / "journal.jsonl").write_text("{}")
         raise KeyboardInterrupt
@@ -224,7 +221,7 @@ def test_what_a_kill_after_the_renaming_left_goes_when_the_product_is_found_made
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(atomic_write, "_remove", killed)
-        with atomic_write.atomic_output(tmp_path / "out", "encodings", NEW, force=True, folder=folder) as (partial, _):
+        with open_output(tmp_path / "out", NEW, folder=folder, force=True) as partial:
             atomic_write.resume_path(partial).mkdir()
             (atomic_write.resume_path(partial) / "journal").write_text("lines")
             fill(partial, "new", folder=folder)
@@ -246,12 +243,9 @@ def test_what_a_kill_after_the_renaming_left_goes_when_the_product_is_found_made
 
 
 def test_a_second_writer_is_refused_and_harms_nothing(tmp_path):
-    with atomic_write.atomic_output(tmp_path / "out", "encodings", OLD, force=False, folder=True) as (partial, _):
+    with open_output(tmp_path / "out", OLD) as partial:
         (partial / "ids.txt").write_text("old")
-        with (
-            pytest.raises(ArtifactError, match="another process is writing it"),
-            atomic_write.atomic_output(tmp_path / "out", "encodings", OLD, force=True, folder=True),
-        ):
+        with pytest.raises(ArtifactError, match="another process is writing it"), open_output(tmp_path / "out", OLD, force=True):
             pass
         assert (partial / "ids.txt").read_text() == "old"
     assert (tmp_path / "out" / "ids.txt").exists()
@@ -284,16 +278,13 @@ def leave_interrupted_work(path: Path, record: dict, journal: str = "{}\n") -> N
 @pytest.mark.parametrize("problem, stay", [(ArtifactError("x"), False), (OSError(28, "full"), False), (KeyboardInterrupt(), True)])
 def test_tokens_alone_hold_nobody_up_and_are_taken_over_by_other_settings(tmp_path, problem, stay):
     tokens = Path(atomic_write.RESUME) / atomic_write.TOKEN_CACHE / "texts-1" / "ids.npy"
-    with (
-        pytest.raises(type(problem)),
-        atomic_write.atomic_output(tmp_path / "out", "checkpoint", OLD, force=False, folder=True) as (partial, _),
-    ):
+    with pytest.raises(type(problem)), open_output(tmp_path / "out", OLD) as partial:
         (partial / tokens).parent.mkdir(parents=True)
         (partial / tokens).write_text("tokens")
         (partial / "metrics.jsonl").write_text("half")
         raise problem
     assert names(tmp_path) == ({".out.partial"} if stay else set())
-    with atomic_write.atomic_output(tmp_path / "out", "checkpoint", NEW, force=False, folder=True) as (partial, _):
+    with open_output(tmp_path / "out", NEW) as partial:
         assert (partial / tokens).exists() == stay and not (partial / "metrics.jsonl").exists()
         (partial / "weights").write_text("new")
     assert names(tmp_path) == {"out"} and names(tmp_path / "out") == {"weights", "manifest.json"}
@@ -302,17 +293,14 @@ def test_tokens_alone_hold_nobody_up_and_are_taken_over_by_other_settings(tmp_pa
 @pytest.mark.parametrize(("journal", "left"), [("{}\n", {"half", "resume"}), ("", set())])
 def test_unfinished_work_of_the_same_record_is_continued_unless_it_got_nowhere(tmp_path, journal, left):
     leave_interrupted_work(tmp_path / "out", OLD, journal)
-    with atomic_write.atomic_output(tmp_path / "out", "encodings", OLD, force=False, folder=True) as (partial, _):
+    with open_output(tmp_path / "out", OLD) as partial:
         assert names(partial) == left
     assert names(tmp_path / "out") == (left - {"resume"}) | {"manifest.json"}
 
 
 def test_unfinished_work_of_another_record_is_refused_or_forgotten_by_force(tmp_path):
     leave_interrupted_work(tmp_path / "out", OLD)
-    with (
-        pytest.raises(UsageError, match=r"unfinished work of other settings \(dtype\); repeat those"),
-        atomic_write.atomic_output(tmp_path / "out", "encodings", NEW, force=False, folder=True),
-    ):
+    with pytest.raises(UsageError, match=r"unfinished work of other settings \(dtype\); repeat those"), open_output(tmp_path / "out", NEW):
         pass
     assert names(tmp_path) == {".out.partial"}
     make(tmp_path / "out", "new", NEW, force=True)
@@ -325,7 +313,7 @@ def test_a_saved_state_survives_a_kill_between_two_renames(tmp_path):
     (resume / ".state.old").mkdir()
     (resume / ".state.old" / "state.json").write_text("old")
     (resume / "state.new").mkdir()
-    with atomic_write.atomic_output(tmp_path / "out", "encodings", OLD, force=False, folder=True):
+    with open_output(tmp_path / "out", OLD):
         assert (resume / "state" / "state.json").read_text() == "old"
     assert names(tmp_path / "out") == {"half", "manifest.json"}
 
@@ -347,7 +335,7 @@ def test_what_is_put_in_the_way_while_the_work_runs_stays_and_so_does_the_finish
         make(out, "old", OLD, folder=folder)
     with (
         pytest.raises(ArtifactError, match=r"out: something else was put there meanwhile, and stays; the finished output is .*/out\.new$"),
-        atomic_write.atomic_output(out, "encodings", NEW, force=True, folder=folder) as (partial, _),
+        open_output(out, NEW, folder=folder, force=True) as partial,
     ):
         fill(partial, "new", folder=folder)
         mine.parent.mkdir(exist_ok=True)

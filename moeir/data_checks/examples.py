@@ -22,7 +22,7 @@ class CheckContext:
     dev_queries: SeenTexts = field(default_factory=SeenTexts)
 
 
-def check_examples(file: FileFindings, context: CheckContext, foreign: Iterator[Example] | None = None) -> Iterator[str]:
+def check_examples(file: FileFindings, context: CheckContext, foreign: Iterator[Example] | None) -> Iterator[str]:
     """Lines of a repaired copy: all but those of the query of an earlier one.
 
     A DPR array and `foreign`, the examples of another format, are checked up to the first fault of their form, and have no copy.

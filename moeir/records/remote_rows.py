@@ -6,7 +6,6 @@ from typing import Any
 
 from moeir.errors import DataError, UsageError
 
-IRDS_PARTS = ("docs", "queries", "qrels")
 PARQUET_MAGIC = b"PAR1"
 PARQUET_ROWS = 1024  # in memory at a time
 
@@ -55,7 +54,7 @@ def _read_parquet(path: Path | str) -> Iterator[tuple[str, dict[str, Any]]]:
         raise DataError(f"{path}: cannot be read as parquet: {reason}") from None
 
 
-def read_irds(source: str, parts: Sequence[str] = IRDS_PARTS) -> Iterator[tuple[str, Any]]:
+def read_irds(source: str, parts: Sequence[str]) -> Iterator[tuple[str, Any]]:
     """Location and named tuple of each row of a part, which is one of `parts`."""
     name, _, part = source.removeprefix("irds:").partition("#")
     if part not in parts:

@@ -47,14 +47,11 @@ HEADS = [  # formats that may be meant, file, first lines
     ("triplets", "x.tsv", "anchor\tpositive\tnegative_1\tnegative_2"),
     ("pairs", "x.jsonl", '{"anchor": "a", "positive": "b"}'),
     ("labelled", "x.csv", "sentence1,sentence2,label"),
-    ("tevatron-run beir-qrels msmarco-run", "x.tsv", "1\td1\t3"),
     ("qrels", "x.tsv", "7\t0\t1\t25"),
     ("", "x.json", '{"q1": {"d1": 1}}'),
     ("tsv", "x.tsv", 'id\ttext\ttitle\n1\t"The ""Bond"" films"\tTheme'),
-    ("tsv", "x.tsv", '"id"\t"text"\n"1"\t"one"'),
     ("", "x.tsv", "one\ttwo\tthree"),
     ("", "x.jsonl", '{"words": "a"}'),
-    ("", "x.jsonl", "[1, 2, 3]"),
     ("", "x.txt", "words"),
 ]
 

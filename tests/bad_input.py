@@ -264,7 +264,7 @@ ROWS: list[tuple[str, int, str] | tuple[str, int, str, Setup]] = [
     (CONVERT + "- --to tsv", 2, "--input -: a pipe can be read once; give its format with --from"),
     (CONVERT + "test.qrels --to beir", 2, "--output -: the output is a folder; name one"),
     (CONVERT + "absent --to tsv", 3, "absent: no such file or folder (--input)"),
-    (CONVERT + "bad.jsonl --to dpr --queries train-queries.jsonl --corpus corpus.jsonl", 3,
+    (CONVERT + "bad.jsonl --to dpr --queries train-queries.jsonl --corpus corpus.jsonl --output out", 3,
      "query 't1': 'yak' is not in the file of --corpus", write_example(GOOD.replace("cat", "yak"))),
     ("check", 2, "check needs --corpus, --queries, --qrels, --train, --run or --encodings"),
     (CHECK + "--form xml", 2, "--form xml: expected text or json"),

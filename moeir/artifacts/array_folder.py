@@ -58,11 +58,11 @@ class ArrayFolder(dict[str, npt.NDArray[Any]]):
                 self.refuse(name, f"numbers from 0 to {below - 1}{_format_by(by)}", f"{min(lows)} to {max(highs)}")
         return array
 
-    def read_offsets(self, name: str, lists: int | None, end: int, by: str) -> npt.NDArray[np.int64]:
-        """Where each list (so many, or any number) begins in another array, 0 first, and the `end` of the last: int64 [lists + 1]."""
+    def read_offsets(self, name: str, lists: int | None, end: int, by: str, *, begin: int = 0) -> npt.NDArray[np.int64]:
+        """Where each list (so many, or any number) begins in another array, `begin` first, and the `end` of the last: int64 [lists + 1]."""
         offsets = self.read(name, np.int64, (None if lists is None else lists + 1,), by=by)
-        expected = f"ascending offsets from 0 to {end}{_format_by(by)}"
-        if not len(offsets) or (offsets[0], offsets[-1]) != (0, end):
+        expected = f"ascending offsets from {begin} to {end}{_format_by(by)}"
+        if not len(offsets) or (offsets[0], offsets[-1]) != (begin, end):
             self.refuse(name, expected, f"{offsets[0]} to {offsets[-1]}" if len(offsets) else "none")
         if any((part[1:] < part[:-1]).any() for part in _iterate_blocks(offsets, 1)):
             self.refuse(name, expected, "a smaller one after a larger one")

@@ -26,6 +26,7 @@ CASES = [  # reader, content, message
     ("jsonl", '{"_id": "1", "title": "x"}', ":1: no text; expected one of text, contents, content, query, question, query_text, "),
     ("jsonl", '{"_id": " ", "text": "x"}\n', ":1: id is blank"),
     ("jsonl", '{"_id": "a b", "text": "x"}\n', ":1: id with white space: 'a b'; expected one word, as in a run"),
+    ("jsonl", '{"_id": "a b%s", "text": "x"}\n' % ("c" * 99), f":1: id with white space: 'a b{'c' * 53}...; expected one word"),
     ("jsonl", '{"_id": "\\u001b[2J", "text": "x"}\n', ":1: id with a control character: '\\x1b[2J'; expected one word, as in a run"),
     ("jsonl", '{"_id": "a\\u00a0", "text": "x"}\n', ":1: id with white space: 'a\\xa0'; expected one word, as in a run"),
     ("jsonl", '{"_id": 1.5, "text": "x"}\n', ":1: id is not a string: 1.5"),
@@ -85,6 +86,8 @@ CASES = [  # reader, content, message
     ("trec", "q Q0 d 1 1e39 t\n", ":1: score is not finite: '1e39'"),
     ("trec", "q Q0 d 1 1_0 t\n", ":1: score is not a number: '1_0'"),
     ("trec", "q Q0 d 1 1\n", f":1: {HITS}, found 5"),
+    ("trec", "q Q0 d 1 1 t\n\nq Q0 e 2 0 a tag\n", f":3: {HITS}, found 7"),
+    ("trec", "q\tQ0\td\t1\t1\t\n", f":1: tag is empty: ''; {TABS}"),
     ("trec", "q\td\t1\n", f":1: {HITS}, found 3 between tabs"),
     ("trec", "q Q0 d 1 1 t\nq\tQ0\td 17\t1\t1\tt\n", f":2: document is not one word: 'd 17'; {TABS}"),
     ("trec", "q Q0 d 1 1 t\n Q0 e 2 0 t\n", f":2: {HITS}, found 5"),
@@ -96,6 +99,7 @@ CASES = [  # reader, content, message
     ("generated", "", ": holds no record"),
     ("generated", '{"_id": "a"}', ":1: expected _id, and queries as a list of strings, as generate-queries writes them"),
     ("generated", '{"_id": "a", "queries": [1]}', ":1: expected _id, and queries as a list of strings"),
+    ("generated", "[1]", ":1: expected a JSON object, found [1]"),
     ("generated", '\n{"_id": "a", "queries": []}\n{"_id": "a", "queries": []}', ":3: duplicate id 'a'"),
 ]
 SCORED = {"query_id": "q", "positive_ids": ["a"], "negative_ids": ["b", "c"]}

@@ -17,7 +17,7 @@ Query = Any  # an array [D] for a dense expert, [L, D] for late interaction, (te
 Hits = list[tuple[str, float]]  # ids and scores of documents, the best first
 
 
-def read_schema(folder: Path) -> dict[str, Any]:
+def read_schema(folder: Path = FOLDER) -> dict[str, Any]:
     """The export's experts, files and digest; SystemExit if there is none."""
     try:
         schema: dict[str, Any] = json.loads((folder / "schema.json").read_text(encoding="utf-8"))

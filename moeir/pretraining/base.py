@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from moeir.analysis.training_monitor import BOTTLENECK_GAIN
 from moeir.architectures.base import Architecture, StepMetrics
 from moeir.backbones.encoder import Encoder, VocabularyHead, run_layers
-from moeir.backbones.packed_tokens import SpecialTokens
 from moeir.distributed import SINGLE_PROCESS, ProcessGroup
 from moeir.errors import UsageError
 from moeir.heads.pooling import PoolingHead
@@ -237,11 +236,6 @@ def concatenate_texts(first: MaskedTexts, second: MaskedTexts) -> MaskedTexts:
     tokens = replace(one, ids=torch.cat([one.ids, other.ids]), starts=starts, lengths=one.lengths + other.lengths)
     masked_positions = torch.cat([first.masked_positions, second.masked_positions + size])
     return MaskedTexts(tokens, torch.cat([first.original_ids, second.original_ids]), masked_positions)
-
-
-def special_token_mask(texts: MaskedTexts, special_tokens: SpecialTokens) -> Tensor:
-    """[T] which tokens are the special ones that begin and end texts."""
-    return (texts.original_ids == special_tokens.beginning) | (texts.original_ids == special_tokens.separator)
 
 
 def check_minimum(name: str, value: float, least: float) -> None:

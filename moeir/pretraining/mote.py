@@ -10,7 +10,7 @@ from torch import Tensor
 from moeir.architectures.base import Architecture, StepMetrics
 from moeir.errors import UsageError
 from moeir.heads.lexical import LexicalHead
-from moeir.pretraining.base import EncodedTexts, Pretraining, TokenLoss, check_weights, special_token_mask
+from moeir.pretraining.base import EncodedTexts, Pretraining, check_weights
 from moeir.pretraining.batches import MaskedTexts, PretrainingBatch
 from moeir.pretraining.decoder import CausalDecoder
 
@@ -66,7 +66,9 @@ class Mote(Pretraining):
         parts = self.mlm_losses({f"mlm.{side}": one for side, one in encoded.items()})
         for side, targets in targets_by_side.items():
             for kind in self.bottlenecks:
-                parts[f"{kind}.{side}"] = self._decoder_loss(encoded[side], kind, targets)
+                vectors = encoded[side].vectors if kind == "dense" else self.sparse_bottleneck(encoded[side])
+                decode = partial(self.decoder, texts=targets, encoder=encoded[side].encoder)
+                parts[f"{kind}.{side}"] = self.decoder_loss(vectors, decode)
         return self.combine_losses(parts, self.weights)
 
     def _for_expert_side(self, texts: MaskedTexts) -> MaskedTexts:
@@ -84,13 +86,10 @@ class Mote(Pretraining):
             targets["query"] = batch.contexts if self.decode_from_query == "query" else batch.anchors
         return targets
 
-    def _decoder_loss(self, encoded: EncodedTexts, kind: str, targets: MaskedTexts) -> TokenLoss:
-        vectors = encoded.vectors if kind == "dense" else self.sparse_bottleneck(encoded)
-        return self.decoder_loss(vectors, partial(self.decoder, texts=targets, encoder=encoded.encoder))
-
     def sparse_bottleneck(self, encoded: EncodedTexts) -> Tensor:
         """The sparse representation of each text as a weighted mean of word embeddings, [B, H], in the order of the input."""
-        excluded = special_token_mask(encoded.texts, self.architecture.special_tokens)  # from the maximum
+        ids, special_tokens = encoded.texts.original_ids, self.architecture.special_tokens
+        excluded = (ids == special_tokens.beginning) | (ids == special_tokens.separator)  # from the maximum
         tokens = replace(encoded.texts.tokens, no_attend_mask=excluded)
         sparse = LexicalHead()(encoded.states, tokens, encoded.encoder)
         owners = torch.repeat_interleave(sparse.starts.diff(), output_size=len(sparse.terms))

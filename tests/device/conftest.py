@@ -91,20 +91,10 @@ def determinism(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Texts of 1 to 13 words, examples of them with a teacher's scores, and a development set with a run."""
-    from tests.training.toy_examples import make_examples, write_collection
+    from tests.training.toy_examples import write_training_files
 
-    folder = tmp_path_factory.mktemp("shop")
-    write_collection(folder, "queries", 20, shift=3)
-    write_collection(folder, "documents", 30)
-    with open(folder / "train.jsonl", "w") as file:
-        for number, one in enumerate(make_examples(20)):
-            record = {"query_id": one.query_id, "positive_ids": one.positive_ids, "negative_ids": one.negative_ids}
-            record |= {"positive_scores": [9.0, 8.0 - number % 3], "negative_scores": [number % 5, 1.5, 3.25, -2.0]}
-            file.write(json.dumps(record) + "\n")
-    (folder / "dev.qrels").write_text("".join(f"q{number} 0 d{number + 3} 1\n" for number in range(10)))
-    lines = (f"q{query} Q0 d{(query + rank) % 30} {rank + 1} {9 - rank} toy\n" for query in range(10) for rank in range(6))
-    (folder / "dev.trec").write_text("".join(lines))
-    return folder
+    scores = {"positive_scores": lambda number: [9.0, 8.0 - number % 3], "negative_scores": lambda number: [number % 5, 1.5, 3.25, -2.0]}
+    return write_training_files(tmp_path_factory.mktemp("shop"), **scores)
 
 
 @pytest.fixture

@@ -21,7 +21,6 @@ def require_one_card(name: str, *tensors: Tensor | None) -> int:
     return next(one.device.index for one in tensors if one is not None)
 
 
-# ---------------------------------------------------------------- the formula
 def attention_weights(query: Tensor, key: Tensor, bias: Tensor | None, scale: float) -> Tensor:
     """Attention weights […, L, M] in at least float32; 0 for a fully masked row."""
     scores = query @ key.transpose(-1, -2) * scale
@@ -67,7 +66,6 @@ def draw_seed(card: int, p: float) -> Tensor:
     return torch.randint(2**62, (), generator=generator) if p else torch.zeros((), dtype=torch.int64)
 
 
-# ---------------------------------------------------------------- scaled_dot_product_attention
 def _transpose_layout(host: Tensor, dtype: torch.dtype, card: int) -> DeviceTensor:
     """[B, heads, L, width] in the kernels' memory layout: heads are adjacent."""
     return DeviceTensor(host.to(dtype).transpose(1, 2).contiguous().transpose(1, 2), card)
@@ -149,7 +147,6 @@ def _efficient_back(
     return (*gradients, extra)
 
 
-# ---------------------------------------------------------------- attention of packed texts
 def _text_slices(query: Any, key: Any, value: Any, starts_q: Any, starts_k: Any, max_q: Any, max_k: Any) -> list[tuple[slice, slice]]:
     """Check the kernel's requirements; return the slices of each text."""
     require_one_card("_flash_attention_forward", query, key, value, starts_q, starts_k)
@@ -236,7 +233,6 @@ def _packed_flash_back(
     return tuple(DeviceTensor(one.transpose(0, 1).contiguous().to(query.dtype), query.device.index) for one in gradients)
 
 
-# ---------------------------------------------------------------- products
 @handler_for("_grouped_mm")
 def _grouped(func: Any, left: Any, right: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Tensor:
     card = require_one_card("_grouped_mm", left, right, offs, bias)
@@ -289,7 +285,6 @@ def _product(func: Any, left: Any, right: Any, out_dtype: torch.dtype) -> Tensor
     return DeviceTensor(left.host.to(out_dtype) @ right.host.to(out_dtype), card)
 
 
-# ---------------------------------------------------------------- dropout
 @handler_for("native_dropout")
 def _dropout(func: Any, states: Any, p: float, train: bool | None) -> Any:
     card = require_one_card("native_dropout", states)

@@ -212,7 +212,6 @@ class CardMode(TorchDispatchMode):
         return dispatch(func, args, kwargs or {})
 
 
-# ---------------------------------------------------------------- facts about operations
 NO_KERNEL = {  # host only
     *("empty.memory_format", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "lift_fresh", "detach_", "set_"),
     *("_has_same_storage_numel", "is_same_size", "record_stream", "_unsafe_view", "_reshape_alias"),
@@ -278,7 +277,6 @@ def handler_for(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any
     return add
 
 
-# ---------------------------------------------------------------- one operation
 def dispatch(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Run one operation on tensors of the host and of cards."""
     ours: list[DeviceTensor] = []
@@ -465,7 +463,6 @@ def _count_indexing(name: str, args: Any) -> bool:
     return False
 
 
-# ---------------------------------------------------------------- numbers and copies
 @handler_for("_local_scalar_dense")
 def _item(func: Any, tensor: DeviceTensor) -> Any:
     active_machine().counts.add(BACK, "item", size=tensor.host.nbytes)
@@ -554,7 +551,6 @@ def _copy_into(func: Any, target: Tensor, source: Tensor, non_blocking: bool = F
     return DeviceTensor(result, target.device.index) if to else result
 
 
-# ---------------------------------------------------------------- activation
 @contextmanager
 def activate(
     *, cards: int = 2, capability: tuple[int, int] = (9, 0), free_bytes: int = TOTAL_BYTES * 9 // 10, lists: bool = True

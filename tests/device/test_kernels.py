@@ -128,7 +128,6 @@ def test_texts_without_tokens_disturb_nobody(device):
     compare_with_cpu(lambda inputs, where: attention(*inputs, layout(where, lengths)), parts, device, "float32")
 
 
-# ---------------------------------------------------------------- the vocabulary
 def sparse(texts, terms, weights, count, vocabulary):
     return weights.new_zeros(count, vocabulary).index_put((texts, terms), weights.float())
 
@@ -194,7 +193,6 @@ def test_rows_go_through_the_linear_map_that_each_chose(device):
         assert (value - expected).abs().max() <= MARGINS["bfloat16"] * max(1.0, float(expected.abs().max()))
 
 
-# ---------------------------------------------------------------- tokens against tokens
 def starts(lengths, device):
     return torch.tensor([0, *lengths]).cumsum(0).to(device)
 

@@ -1,8 +1,5 @@
 """A device that is named is the only one that a stage touches: on a machine with two, `--device cuda:1` leaves cuda:0 alone."""
 
-import json
-import shutil
-
 import pytest
 import torch
 
@@ -31,15 +28,6 @@ def on_the_second(moeir_on):
     return run
 
 
-@pytest.fixture
-def without_dropout(tiny_model_with_head, tmp_path):
-    """Weights that drop nothing."""
-    folder = shutil.copytree(tiny_model_with_head, tmp_path / "weights")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}))
-    return folder
-
-
 def test_encoding_says_its_number_format_and_stays_there(on_the_second, came_checkpoint, toy, tmp_path):
     command = ("encode", "--model", came_checkpoint, "--corpus", toy / "corpus.jsonl", "--output")
     assert "dtype: bfloat16; cuda:1 (" in on_the_second(*command, tmp_path / "half")
@@ -58,10 +46,10 @@ def test_analyses_and_written_queries_stay_there(on_the_second, came_checkpoint,
     on_the_second("generate-queries", "--model", t5_model, *corpus, "--max-output", 4, "--output", tmp_path / "queries.jsonl")
 
 
-def test_trainings_stay_there(on_the_second, without_dropout, toy, tmp_path):
+def test_trainings_stay_there(on_the_second, tiny_model_without_dropout, toy, tmp_path):
     example = '{"query_id": "%s", "positive_ids": ["owl"], "negative_ids": ["cat"]}\n'
     (tmp_path / "train.jsonl").write_text("".join(example % name for name in ("t1", "t2", "t3")))
-    begin = ("--model", without_dropout, "--corpus", toy / "corpus.jsonl", "--steps", 2, "--batch-size", 2, *LENGTHS)
+    begin = ("--model", tiny_model_without_dropout, "--corpus", toy / "corpus.jsonl", "--steps", 2, "--batch-size", 2, *LENGTHS)
     learn = ("--train", tmp_path / "train.jsonl", "--queries", toy / "train-queries.jsonl", "--negatives", 1)
     came = ("--arch", "came:shared_layers=2,local_dim=8", "--objective", "competitive")
     on_the_second("finetune", *begin, *learn, *came, "--output", tmp_path / "tuned")

@@ -1,6 +1,5 @@
 """Training of cross-encoders: losses by hand; in parts and by several processes as the plain step."""
 
-import json
 import math
 
 import numpy as np
@@ -14,7 +13,7 @@ from moeir.representations.dense import Dense
 from moeir.training import objectives
 from tests.oracles import training as oracles
 from tests.processes import assert_same_training, read_metrics, run_captured, run_processes
-from tests.training.toy_examples import animal_text, assert_same_gradients, make_examples, take_step, tokenize_in_memory, write_collection
+from tests.training.toy_examples import animal_text, assert_same_gradients, take_step, tokenize_in_memory, write_training_files
 
 RULES = {"query_length": 12, "document_length": 28}
 
@@ -107,18 +106,8 @@ def test_a_step_is_the_loss_of_every_pair_read_alone(objective, stepped):
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory):
     """Texts of 1 to 13 words, examples of them with a teacher's scores, a development run."""
-    folder = tmp_path_factory.mktemp("shop")
-    write_collection(folder, "queries", 20, shift=3)
-    write_collection(folder, "documents", 30)
-    with open(folder / "train.jsonl", "w") as file:
-        for one in make_examples(20):
-            teacher_scores = {"positive_scores": [3.0, 2.0], "negative_scores": [0.5, 0.25, 0.0, -1.0]}
-            ids = {"query_id": one.query_id, "positive_ids": one.positive_ids, "negative_ids": one.negative_ids}
-            file.write(json.dumps(ids | teacher_scores) + "\n")
-    (folder / "dev.qrels").write_text("".join(f"q{number} 0 d{number + 3} 1\n" for number in range(10)))
-    lines = (f"q{query} Q0 d{(query + rank) % 30} {rank + 1} {9 - rank} bm25\n" for query in range(12) for rank in range(7))
-    (folder / "dev.trec").write_text("".join(lines))
-    return folder
+    scores = {"positive_scores": lambda _: [3.0, 2.0], "negative_scores": lambda _: [0.5, 0.25, 0.0, -1.0]}
+    return write_training_files(tmp_path_factory.mktemp("shop"), **scores)
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Toy training data: texts tokenized in memory instead of a cache on disk, and examples of short texts."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +54,20 @@ def make_examples(count: int, negatives: int = 4) -> list[Example]:
     """Queries q0, … over documents d0, …: two positives each."""
     pools = [tuple(f"d{(n + 2 + more) % (count + 1)}" for more in range(negatives)) for n in range(count)]
     return [Example(f"q{n}", (f"d{n}", f"d{n + 1}"), pool) for n, pool in enumerate(pools)]
+
+
+def write_training_files(folder: Path, **scores: Callable[[int], list[float]]) -> Path:
+    """Texts of 1 to 13 words, examples of them with a teacher's scores by number, and a development set with a run."""
+    write_collection(folder, "queries", 20, shift=3)
+    write_collection(folder, "documents", 30)
+    with open(folder / "train.jsonl", "w") as file:
+        for number, one in enumerate(make_examples(20)):
+            record = {"query_id": one.query_id, "positive_ids": one.positive_ids, "negative_ids": one.negative_ids}
+            file.write(json.dumps(record | {name: score(number) for name, score in scores.items()}) + "\n")
+    (folder / "dev.qrels").write_text("".join(f"q{number} 0 d{number + 3} 1\n" for number in range(10)))
+    lines = (f"q{query} Q0 d{(query + rank) % 30} {rank + 1} {9 - rank} toy\n" for query in range(12) for rank in range(7))
+    (folder / "dev.trec").write_text("".join(lines))
+    return folder
 
 
 def single_part(texts: PackedTokens | ShardedTexts) -> PackedTokens:

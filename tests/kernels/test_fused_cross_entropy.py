@@ -66,21 +66,6 @@ def test_nothing_to_predict_costs_nothing_and_moves_nothing():
     assert float(loss.detach()) == 0 and int(correct) == 0 and float(tensors[1].grad.abs().sum()) == 0
 
 
-def test_the_gradient_is_that_of_finite_differences():
-    tensors, targets = inputs(2, rows=4)
-    loss, _ = fused_linear_cross_entropy(*tensors, targets)
-    loss.backward()
-    for part in tensors:
-        direction = torch.randn_like(part)
-        with torch.no_grad():
-            losses = []
-            for sign in (1, -1):
-                part += sign * 1e-2 * direction
-                losses.append(fused_linear_cross_entropy(*tensors, targets)[0])
-                part -= sign * 1e-2 * direction
-        assert float((losses[0] - losses[1]) / 2e-2) == pytest.approx(float((part.grad * direction).sum()), rel=2e-2, abs=2e-3)
-
-
 def test_one_gradient_may_be_all_that_is_wanted():
     (states, embedding, bias), targets = inputs(3)
     loss, _ = fused_linear_cross_entropy(states, embedding.detach(), bias.detach(), targets)

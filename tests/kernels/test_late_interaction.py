@@ -88,14 +88,6 @@ def test_texts_of_real_lengths_agree_with_the_plain_form():
 
 
 @pytest.mark.parametrize("search", SEARCHES)
-def test_of_equal_tokens_the_first_learns(search, monkeypatch):
-    sized(monkeypatch, search, 10**6)
-    query, document = texts([1]), MultiVector(torch.ones(3, 3, requires_grad=True), torch.tensor([0, 3]))
-    packed(query, document).sum().backward()
-    assert document.vectors.grad.abs().sum(-1).nonzero().tolist() == [[0]]
-
-
-@pytest.mark.parametrize("search", SEARCHES)
 def test_a_document_without_tokens_scores_less_than_any(search, monkeypatch):
     sized(monkeypatch, search, 10**6)
     query = texts([2, 0])

@@ -65,14 +65,13 @@ def outcome(form, tensors, silent=None):
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("pooling, few", [("max", 0.0), ("sum", 0.0), ("sum", 1.0)])
-@pytest.mark.parametrize("given", [inputs, tied])
-def test_values_and_gradients_are_those_of_the_plain_form(monkeypatch, silent, sizes, way, pooling, few, given):
+def test_values_and_gradients_are_those_of_the_plain_form(monkeypatch, silent, sizes, way, pooling, few):
     for table, size in zip((splade.TOKENS_AT_ONCE, splade.BYTES_AT_ONCE, gathered_products.BYTES_AT_ONCE), sizes, strict=True):
         monkeypatch.setitem(table, "cpu", size)
     monkeypatch.setattr(splade, "_packed_block", getattr(splade, way))
     monkeypatch.setattr(splade, "MAX_POSITIVE_SHARE", few)
     mask = torch.cat([torch.arange(length) == length - 1 for length in LENGTHS]) & (torch.arange(sum(LENGTHS)) != 11) if silent else None
-    results, expected_results = outcome(FORMS[pooling], given(), mask), outcome(partial(plain, pooling=pooling), given(), mask)
+    results, expected_results = outcome(FORMS[pooling], tied(), mask), outcome(partial(plain, pooling=pooling), tied(), mask)
     for value, expected in zip(results, expected_results, strict=True):
         assert (value - expected).abs().max() <= 1e-5 * expected.abs().max()
 
@@ -129,9 +128,8 @@ def test_the_same_bytes_each_time(monkeypatch, pooling, few):
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("share, dtype", [("few", torch.float32), ("many", torch.bfloat16)])
 @pytest.mark.parametrize("pooling", FORMS)
-@pytest.mark.parametrize("share", ["few", "many"])
 def test_memory_is_an_eighth_of_the_plain_form(dtype, pooling, share):
     """64 documents of at most 128 tokens and 8 queries, forward and backward, without inputs, outputs and gradients."""
     terms, width = 4000, 16

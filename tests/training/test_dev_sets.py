@@ -40,8 +40,14 @@ def by_loop(checkpoint, given, kinds):
     return hits
 
 
-@pytest.mark.parametrize("spec", [CAME, "mote", "dense", "splade", "coil:dim=4,cls_dim=8", "coil:dim=4,cls_dim=0"])
-@pytest.mark.parametrize("at_once", [(1, 1), (2, 5), (256, 1024)])
+@pytest.mark.parametrize(
+    "spec, at_once",
+    [
+        (CAME, (1, 1)),
+        (CAME, (256, 1024)),
+        *((spec, (2, 5)) for spec in (CAME, "mote", "dense", "splade", "coil:dim=4,cls_dim=8", "coil:dim=4,cls_dim=0")),
+    ],
+)
 def test_what_is_searched_is_every_document_in_the_order_of_ranks(spec, at_once, given, tiny_model_with_head, monkeypatch):
     for name, count in zip(("QUERIES_AT_ONCE", "DOCUMENTS_AT_ONCE"), at_once, strict=True):
         monkeypatch.setattr(dev_sets, name, count)

@@ -130,15 +130,6 @@ def test_losses_are_taken_of_sums_of_experts(objective):
     assert objective is objectives.contrastive or output.metrics["share.hybrid"] == 1.0
 
 
-def test_flops_is_free_within_a_sum_unless_it_is_asked_for():
-    summed, alone = batch(sums=HYBRID), batch(sums={"hybrid": ("lexical",)})
-    assert objectives.contrastive(summed).loss.item() == objectives.contrastive(summed, **NO_FLOPS).loss.item()
-    explicit_weights = {"regularizers": RegularizerWeights(flops_query=0.01, flops_document=0.01)}
-    assert objectives.contrastive(alone).loss.item() == objectives.contrastive(alone, **explicit_weights).loss.item()
-    assert objectives.contrastive(alone).loss.item() > objectives.contrastive(alone, **NO_FLOPS).loss.item()
-    assert objectives.contrastive(summed, **explicit_weights).loss.item() > objectives.contrastive(summed).loss.item()
-
-
 def test_flops_counts_in_the_competition_of_a_sum_that_has_a_sparse_expert():
     toy_batch = batch(sums={"hybrid": ("global", "lexical"), "dense": ("global",)})
     options = {"standardised": 0.0, "regularizers": RegularizerWeights(flops_query=0.7, flops_document=0.7)}

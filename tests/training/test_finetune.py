@@ -137,14 +137,17 @@ def test_a_development_set_chooses_the_weights_and_the_manifest_says_so(finetune
         ("lce", (), "--objective lce compares a query's own negatives, which judgements lack; name a measure, such as nDCG@10"),
         ("kl:temperature=2", (), "--objective kl:temperature=2 learns from teacher scores, which judgements lack"),
         ("contrastive", ("--batch-size", 1), "the queries of a batch are each other's negatives, and --batch-size is 1"),
+        ("competitive:permuted=true", None, "a batch of one query has no other's shares; expected --batch-size 2 or more"),
     ],
 )
-def test_a_loss_that_judgements_do_not_have_is_refused(objective, options, message, moeir, toy, tiny_model, shop, tmp_path):
+def test_an_objective_that_cannot_be_is_refused(objective, options, message, moeir, toy, tiny_model, shop, tmp_path):
+    """A loss that judgements do not have, and a competition of one query."""
     sources = ("--train", shop / "a.jsonl", "--corpus", toy / "corpus.jsonl", "--queries", toy / "train-queries.jsonl")
     model = ("--model", tiny_model, "--arch", "dense", "--objective", objective)
-    flags = (*dev_flags(toy), "--dev-measure", "loss", *options, "--output", tmp_path / "out")
-    result = moeir("finetune", *model, *sources, *flags)
-    assert result.code == 2 and f"--dev-measure loss: {message}" in result.stderr and not (tmp_path / "out").exists()
+    flags = ("--batch-size", 1) if options is None else (*dev_flags(toy), "--dev-measure", "loss", *options)
+    prefix = "" if options is None else "--dev-measure loss: "
+    result = moeir("finetune", *model, *sources, *flags, "--output", tmp_path / "out")
+    assert result.code == 2 and f"{prefix}{message}" in result.stderr and not (tmp_path / "out").exists()
 
 
 def test_rates_of_groups_and_layers_reach_the_optimiser(finetune):
@@ -156,19 +159,6 @@ def test_rates_of_groups_and_layers_reach_the_optimiser(finetune):
     result, _, metrics = finetune("taser:routing=sequence", ("a",), "--layer-decay", 0.8, name="taser")
     assert result.stderr.count("learning rate up to") == 5  # embeddings, four layers; the gate has the depth of the third
     assert {"entropy.layer3", "usage.layer3.0", "usage.layer3.1"} <= metrics[0].keys()
-
-
-@pytest.mark.parametrize(
-    "objective, options, message",
-    [
-        ("competitive:permuted=true", ("--batch-size", 1), "a batch of one query has no other's shares; expected --batch-size 2 or more"),
-    ],
-)
-def test_a_competition_that_cannot_be_one_is_refused(objective, options, message, moeir, toy, tiny_model, shop, tmp_path):
-    sources = ("--train", shop / "a.jsonl", "--corpus", toy / "corpus.jsonl", "--queries", toy / "train-queries.jsonl")
-    model = ("--model", tiny_model, "--arch", "dense", "--objective", objective)
-    result = moeir("finetune", *model, *sources, *options, "--output", tmp_path / "out")
-    assert result.code == 2 and message in result.stderr
 
 
 CAME = "came:shared_layers=2,local_dim=8"

@@ -286,15 +286,9 @@ def test_an_expert_that_scores_everything_alike_stands_in_the_middle():
 
 
 def test_one_expert_alone_has_the_whole_share():
-    numbers = make_leaves(9)
-    toy_batch = batch(numbers)
-    alone = objectives.EncodedBatch(
-        EncoderOutput({"global": toy_batch.queries["global"]}),
-        EncoderOutput({"global": toy_batch.documents["global"]}),
-        toy_batch.ignore_mask,
-        9,
-        10,
-    )
+    toy_batch = batch(make_leaves(9))
+    sides = (EncoderOutput({"global": side["global"]}) for side in (toy_batch.queries, toy_batch.documents))
+    alone = objectives.EncodedBatch(*sides, toy_batch.ignore_mask, 9, 10)
     output = objectives.competitive(alone)
     assert output.metrics["share.global"] == 1.0 and output.metrics["wins.global"] == 1.0
     assert output.loss.item() == pytest.approx(objectives.contrastive(alone).loss.item())
@@ -305,7 +299,7 @@ def test_one_expert_alone_has_the_whole_share():
     [
         ({"standardised": 1.5}, "standardised=1.5: expected a ratio of the steps, 0 to 1"),
         ({"rank_scope": "all"}, "rank_scope=all: expected own or batch"),
-        ({"ties": "none"}, "ties=none"),
+        ({"ties": "none"}, "ties=none: expected one of average, optimistic, pessimistic"),
         ({"temperature": -1.0}, "temperature=-1.0"),
         ({"final_temperature": 0.0}, "final_temperature=0: expected more than 0"),
         ({"shares": "best"}, "shares=best: expected one of rank, loss"),

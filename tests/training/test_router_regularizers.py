@@ -194,10 +194,3 @@ FLOPS = 1.0, 5.0  # mean weights (1, 0) of queries and (1, 2) of documents
 )
 def test_flops_weigh_a_hundredth_unless_the_expert_is_summed_with_another(groups, weight):
     assert flops_cost(groups) == pytest.approx(weight * sum(FLOPS))
-
-
-@pytest.mark.parametrize(("step", "ramp"), [(0, 0.0), (2, 0.25), (4, 1.0), (9, 1.0)])
-def test_flops_of_each_side_have_their_own_weight_and_grow_along_the_ramp(step, ramp):
-    for groups in (ALONE, SUMMED):
-        cost = flops_cost(groups, step, flops_query=2.0, flops_document=3.0, flops_ramp=4)
-        assert cost == pytest.approx(ramp * (2.0 * FLOPS[0] + 3.0 * FLOPS[1]))

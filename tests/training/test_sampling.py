@@ -53,15 +53,10 @@ def test_an_epoch_has_whole_batches_of_different_queries():
     assert whole_file.batch_size == 10 and len(whole_file.batch_at(0).queries) == 10
 
 
-def test_what_a_query_meets_does_not_depend_on_its_place_in_the_file():
-    forward, backward = make_toy_sampler(queries=10), make_toy_sampler(make_examples()[::-1], queries=10)
+def test_what_a_query_meets_depends_neither_on_its_place_in_the_file_nor_on_the_batch_size():
+    forward, backward = make_toy_sampler(queries=10), make_toy_sampler(make_examples()[::-1], queries=1)
     for number in range(3):
         assert epoch_documents(forward, number) == epoch_documents(backward, number)
-
-
-def test_what_a_query_meets_does_not_depend_on_the_batch_size():
-    alone, together = epoch_documents(make_toy_sampler(queries=1), 0), epoch_documents(make_toy_sampler(queries=10), 0)
-    assert alone == together
 
 
 def queries_of(sampler, steps):
@@ -85,19 +80,11 @@ def test_another_seed_is_another_order_that_repeats_some_queries():
     assert not first & queries_of(orders[0], range(120))
 
 
-def test_negatives_change_with_the_epoch_and_the_seed():
+def test_negatives_change_with_the_epoch_and_the_seed_and_every_one_is_drawn_in_time():
     sampler = make_toy_sampler(queries=10)
-    first, second, other = (
-        epoch_documents(sampler, 0),
-        epoch_documents(sampler, 1),
-        epoch_documents(make_toy_sampler(queries=10, seed=2), 0),
-    )
-    assert any(first[query][1] != second[query][1] for query in first)
-    assert any(first[query][1] != other[query][1] for query in first)
-
-
-def test_every_negative_is_drawn_in_time():
-    sampler = make_toy_sampler(queries=10)
+    first = epoch_documents(sampler, 0)
+    for other in (epoch_documents(sampler, 1), epoch_documents(make_toy_sampler(queries=10, seed=2), 0)):
+        assert any(first[query][1] != other[query][1] for query in first)
     counts = Counter(document for number in range(60) for document in epoch_documents(sampler, number)["q3"][1])
     assert len(counts) == 9 and max(counts.values()) < 2.5 * min(counts.values())
 
@@ -108,7 +95,9 @@ def test_positives_take_turns():
     assert set(turns[:3]) == {"p5.0", "p5.1", "p5.2"} and turns[:3] == turns[3:]
 
 
-def test_the_first_positive_is_that_of_every_epoch_and_changes_nothing_else():
+def test_the_first_positive_is_that_of_the_first_file_in_every_epoch_and_changes_nothing_else():
+    merged = examples.merge_examples([[Example("q", ("b", "a"), ("n",))], [Example("q", ("c", "a"), ("m",))]], ["1", "2"])
+    assert make_sampler(merged, batch_size=1, negatives=0, seed=1, source="both", positives="first").batch_at(3).documents == ("b",)
     rotating, first = (make_sampler(make_examples(positives=3), batch_size=4, negatives=3, seed=1, source="t", positives=word)
                        for word in ("rotate", "first"))  # fmt: skip
     assert rotating == make_toy_sampler(make_examples(positives=3)), "the default"
@@ -119,11 +108,6 @@ def test_the_first_positive_is_that_of_every_epoch_and_changes_nothing_else():
             assert positive == f"p{query[1:]}.0" and negatives == documents_by_query(other)[query][1]
 
 
-def test_the_first_positive_is_the_first_of_the_files(tmp_path):
-    merged = examples.merge_examples([[Example("q", ("b", "a"), ("n",))], [Example("q", ("c", "a"), ("m",))]], ["1", "2"])
-    assert make_sampler(merged, batch_size=1, negatives=0, seed=1, source="both", positives="first").batch_at(3).documents == ("b",)
-
-
 def test_a_querys_negatives_are_its_own_and_never_a_positive():
     sampler = make_toy_sampler()
     for step in range(20):
@@ -132,23 +116,17 @@ def test_a_querys_negatives_are_its_own_and_never_a_positive():
             assert len(set(negatives)) == 3
 
 
-def test_too_few_negatives_are_drawn_again():
+def test_too_few_negatives_are_drawn_again_and_none_can_be_asked_for():
     sampler = make_toy_sampler(make_examples(negatives=2), negatives=5)
     for _, negatives in documents_by_query(sampler.batch_at(0)).values():
         assert len(negatives) == 5 and len(set(negatives)) <= 2
-
-
-def test_no_negatives_can_be_asked_for():
     batch = make_toy_sampler(make_examples(negatives=0), negatives=0).batch_at(0)
     assert len(batch.documents) == len(batch.queries)
 
 
-def test_known_positives_elsewhere_in_the_batch_are_ignored():
+def test_known_positives_elsewhere_in_the_batch_are_ignored_under_any_id_and_for_equal_queries():
     batch = BatchIds(("a", "b"), ("x", "n", "y", "x"), (frozenset({"x", "y"}), frozenset({"y"})))
     assert batch.false_negative_mask().tolist() == [[False, False, True, True], [False, False, False, False]]
-
-
-def test_texts_of_known_positives_are_ignored_under_any_id_and_for_equal_queries():
     batch = BatchIds(("a", "b"), ("x", "n", "y", "twin"), (frozenset({"x"}), frozenset({"y"})))
     assert batch.false_negative_mask({"x": 1, "twin": 1}).tolist() == [[False, False, False, True], [False, False, False, False]]
     assert batch.false_negative_mask({}, {"a": 7, "b": 7}).tolist() == [[False, False, True, False], [True, False, False, False]]

@@ -74,9 +74,6 @@ def file_bytes(folder):
     return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.glob("*/*")) if file.name != "manifest.json"}
 
 
-# Batches
-
-
 def test_a_worked_example(tmp_path, tiny_model):
     checkpoint = build_checkpoint(tiny_model, "colbert:dim=8,markers=true,augmentation=true", {"query_length": 6, "document_length": 6})
     inline = Example("q", ("d",), ("e",), (), Text("q", "owl"), (Text("d", "bat hunts bee fox cat"), Text("e", "hen")))
@@ -177,9 +174,6 @@ def test_texts_of_a_pipe_are_walked_again_once_it_is_gone(tmp_path):
     pipe.unlink()
     expected = collect_texts([make_examples(4)], ["x"], queries=[queries], corpora=[file])
     assert list(stream.stream()) == list(expected.stream()) and stream.digest == expected.digest
-
-
-# The cache
 
 
 def test_a_cache_is_opened_again_and_anything_else_is_another_folder(tmp_path, tiny_model, reader, needed, monkeypatch):

@@ -80,7 +80,7 @@ def epoch(made_plan, number=0):
     return by_span
 
 
-def check_alignment(cache, reader):
+def test_texts_are_what_the_cache_holds_and_masks_lie_on_their_own_tokens(cache, reader):
     """Every text equals the cache's except at its masked positions."""
     signs, parts = reader.special_tokens, cache.boundaries
     for span, texts in epoch(make_sampler(cache, reader)).items():
@@ -103,10 +103,6 @@ def windows(cache, document):
     begin, end = (int(parts.sentences[parts.spans[parts.documents[document + one]]]) for one in (0, 1))
     own = cache.ids[begin:end].tolist()
     return {tuple(own[first:last]) for first in range(len(own)) for last in range(first + 1, len(own) + 1)}
-
-
-def test_texts_are_what_the_cache_holds_and_masks_lie_on_their_own_tokens(cache, reader):
-    check_alignment(cache, reader)
 
 
 def test_the_rates_are_the_encoders_and_the_decoders(cache, reader):
@@ -152,18 +148,10 @@ def test_an_epoch_meets_every_span_that_has_companions_once(cache, reader):
 
 
 def test_an_objective_gets_what_it_asked_for_and_no_more(cache, reader):
-    assert [
-        name for name, texts in batch_to_lists(make_sampler(cache, reader, BatchRequirements("none", 0.15)).batch_at(0)).items() if texts
-    ] == ["anchors"]
-    expected = [ANCHORS, DECODER_ANCHORS]
-    assert [
-        name
-        for name, texts in batch_to_lists(make_sampler(cache, reader, BatchRequirements("none", 0.15, 0.5)).batch_at(0)).items()
-        if texts
-    ] == expected
-    assert [
-        name for name, texts in batch_to_lists(make_sampler(cache, reader, BatchRequirements("random", 0.15)).batch_at(0)).items() if texts
-    ] == ["anchors", "contexts"]
+    requirements = {("none", 0.15): [ANCHORS], ("none", 0.15, 0.5): [ANCHORS, DECODER_ANCHORS], ("random", 0.15): [ANCHORS, CONTEXTS]}
+    for needs, expected in requirements.items():
+        texts_by_name = batch_to_lists(make_sampler(cache, reader, BatchRequirements(*needs)).batch_at(0))
+        assert [name for name, texts in texts_by_name.items() if texts] == expected
 
 
 def test_queries_are_contexts_on_their_own_side(cache, reader, questions):

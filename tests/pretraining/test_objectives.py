@@ -120,7 +120,7 @@ def test_loss_and_gradients_are_those_of_the_plain_form(kind, arch):
     assert all(0 <= facts[f"accuracy.{part}"] <= 1 for part in parts)
 
 
-@pytest.mark.parametrize("arch", ["mote", "separate", "dense"])
+@pytest.mark.parametrize("arch", ["mote", "separate"])
 @pytest.mark.parametrize("switched", [False, True])
 @pytest.mark.parametrize("other", VARIANTS)
 def test_queries_decode_and_change_experts_as_told(arch, switched, other):

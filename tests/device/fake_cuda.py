@@ -2,8 +2,8 @@
 
     from tests.device import guard
     guard.load()                                   # before torch is imported
-    from tests.device import pretended
-    with pretended.active(cards=2) as machine:
+    from tests.device import fake_cuda
+    with fake_cuda.activate(cards=2) as machine:
         (torch.arange(3, device="cuda") + 1).cpu()
     machine.counts.launches
 

@@ -15,10 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = f"{ROOT / 'moeir'}/"
-OWN_NAMES = (
-    *("attention", "counting", "face", "pretended"),
-    *("fake_attention", "operation_counts", "fake_torch_cuda", "fake_cuda"),
-)
+OWN_NAMES = ("fake_attention", "operation_counts", "fake_torch_cuda", "fake_cuda")
 FAKE_DEVICE_FILES = tuple(str(ROOT / "tests" / "device" / f"{name}.py") for name in OWN_NAMES)
 LAUNCH, SYNC, BLOCKING, COPY, BACK = "launch", "sync", "blocking host-to-device", "non-blocking host-to-device", "device-to-host"
 KINDS = (LAUNCH, SYNC, BLOCKING, COPY, BACK)
@@ -103,11 +100,6 @@ class OperationCounts:
             if one == kind:
                 sums[operation] += cell.count
         return sorted(sums.items(), key=lambda pair: (-pair[1], pair[0]))
-
-    def clear(self) -> None:
-        """Reset all counts."""
-        with self._lock:
-            self.cells.clear()
 
     def copy(self) -> "OperationCounts":
         """A snapshot of the counts."""

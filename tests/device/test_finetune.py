@@ -27,7 +27,6 @@ KINDS = {
     "dense:encoders=separate": "contrastive",
     "splade:pooling=sum": FLOPS,
     COLBERT: "contrastive",
-    "colbert:dim=8,augmentation=true,attend_masks=true": "contrastive",
     "coil:dim=8,cls_dim=16": "contrastive",
     "mote": FLOPS,
     "mote:similarity=sparse,sparse_head=raw": FLOPS,
@@ -39,7 +38,6 @@ KINDS = {
     "bge-m3:fresh_heads=true": "self-distillation:start=1,block=2",
     "cross-encoder": "lce",
     f"{CAME},adapters=4,shared_adapters=2": COMPETITIVE,
-    "mote:adapters=4": FLOPS,
     "taser:routing=token,gates=per_layer,gradient=pair,every=1,adapters=4,experts=3": BALANCED,
 }
 ROUTED = "taser:routing=token,every=1"

@@ -9,10 +9,10 @@ import torch
 from moeir.backbones.config import EncoderConfig
 from moeir.backbones.encoder import VocabularyHead
 from moeir.errors import UsageError
-from moeir.pretraining.base import align_by_length, concatenate_texts, mlm_loss, sort_texts_by_length, vocabulary_loss
-from moeir.pretraining.decoder import BidirectionalDecoder, CausalDecoder, insert_vectors
+from moeir.pretraining.base import mlm_loss, vocabulary_loss
+from moeir.pretraining.decoder import BidirectionalDecoder, CausalDecoder
 from tests.oracles import pretraining as oracles
-from tests.pretraining.toy_models import BERT, CONTEXTS, SHAPES, SPANS, architecture, mask_texts
+from tests.pretraining.toy_models import BERT, SHAPES, SPANS, architecture, mask_texts
 
 BASE = EncoderConfig(vocabulary=30522, hidden=768, layers=12, heads=12, intermediate_size=3072)
 
@@ -26,39 +26,6 @@ def perturb(decoder, seed=4):
     for parameter in decoder.parameters():
         parameter.data += 0.2 * torch.randn_like(parameter)
     return decoder
-
-
-def test_the_input_of_a_decoder_by_hand():
-    """Two texts of 3 and 2 tokens: positions 0 and 3 hold the vectors."""
-    texts = mask_texts([[1, 7, 2], [1, 2]], "document", {1}, set())
-    assert texts.tokens.ids.tolist() == [1, 3, 2, 1, 2] and texts.masked_positions.tolist() == [1]
-    states = torch.arange(5.0)[:, None].expand(5, 2)
-    actual = insert_vectors(torch.tensor([[70.0, 71.0], [80.0, 81.0]]), states, texts.tokens)
-    assert actual.tolist() == [[70, 71], [1, 1], [2, 2], [80, 81], [4, 4]]
-
-
-def test_sorted_by_length_the_hidden_tokens_are_the_same():
-    texts = mask_texts(SPANS, "document", {1}, {2}, {3, 4}, {1})
-    ordered, back = sort_texts_by_length(texts)
-    assert ordered.tokens.lengths == (4, 4, 6, 7) and back.tolist() == [2, 0, 3, 1]
-    assert ordered.original_ids.tolist() == SPANS[1] + SPANS[3] + SPANS[0] + SPANS[2]
-    assert ordered.masked_positions.tolist() == [2, 5, 9, 17, 18] and ordered.original_ids[ordered.masked_positions].tolist() == [
-        5,
-        17,
-        7,
-        5,
-        15,
-    ]
-    rows, same = align_by_length(torch.arange(4)[:, None], texts)
-    assert rows[:, 0].tolist() == [1, 3, 0, 2] and torch.equal(same.original_ids, ordered.original_ids)
-
-
-def test_two_batches_end_to_end():
-    both = concatenate_texts(
-        mask_texts(SPANS, "document", {1}, {2}, {3, 4}, {1}), mask_texts(CONTEXTS, "document", {1}, {3, 5}, {1}, set())
-    )
-    assert both.tokens.lengths == (6, 4, 7, 4, 4, 7, 3, 6) and both.tokens.starts.tolist()[-2:] == [35, 41]
-    assert both.original_ids[both.masked_positions].tolist() == [7, 5, 5, 15, 17, 9, 8, 5, 25]
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)

@@ -107,17 +107,10 @@ def test_of_equal_values_the_earlier_is_best_and_patience_counts_the_others():
     assert (best.step, best.value, best.since, best.evaluations) == (4, 0.5, 2, 4)
     assert best.should_stop(2) and not best.should_stop(3) and not best.should_stop(None)
     best = BestTracker()
-    assert [best.update(step, value, lower_is_better=True) for step, value in ((2, 3.0), (4, 2.0), (6, 2.0), (8, 2.5))] == [
-        True,
-        True,
-        False,
-        False,
-    ]
+    updates = [best.update(step, value, lower_is_better=True) for step, value in ((2, 3.0), (4, 2.0), (6, 2.0), (8, 2.5))]
+    assert updates == [True, True, False, False]
     assert (best.step, best.value, best.since) == (4, 2.0, 2)
-
-
-def test_a_first_value_that_is_no_number_is_not_the_best_for_ever():
-    best = BestTracker()
+    best = BestTracker()  # a first value that is no number is not the best for ever
     updates = [best.update(step, value, lower_is_better=True) for step, value in enumerate((float("nan"), 2.0, float("nan"), 1.0))]
     assert updates == [True, True, False, True]
 

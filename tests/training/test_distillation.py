@@ -75,22 +75,20 @@ def mean(costs):
     return sum(costs) / Q
 
 
-def test_kl_is_the_sum_over_experts_of_the_loop():
+@pytest.mark.parametrize(
+    "objective, options, oracle",
+    [
+        (objectives.kl, {"temperature": 2.0}, lambda *pair: oracles.kl_divergence(*pair, 2.0)),
+        (objectives.margin_mse, {}, oracles.margin_mse),
+    ],
+)
+def test_distillation_is_the_sum_over_experts_of_the_loop(objective, options, oracle):
     toy_batch, expected = batch(), {}
     for name, matrix in scores(toy_batch).items():
-        expected[name] = mean([oracles.kl_divergence(*pair, 2.0) for pair in zip(own_scores(matrix), TEACHER.tolist(), strict=True)])
-    output = objectives.kl(toy_batch, temperature=2.0, **NO_FLOPS)
+        expected[name] = mean([oracle(*pair) for pair in zip(own_scores(matrix), TEACHER.tolist(), strict=True)])
+    output = objective(toy_batch, **options, **NO_FLOPS)
     assert output.loss.item() == pytest.approx(sum(expected.values()), rel=1e-4)
     assert {name: output.metrics[f"loss.{name}"] for name in expected} == pytest.approx(expected, rel=1e-4)
-
-
-def test_margin_mse_is_the_sum_over_experts_of_the_loop():
-    toy_batch = batch()
-    expected = sum(
-        mean([oracles.margin_mse(*pair) for pair in zip(own_scores(matrix), TEACHER.tolist(), strict=True)])
-        for matrix in scores(toy_batch).values()
-    )
-    assert objectives.margin_mse(toy_batch, **NO_FLOPS).loss.item() == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("objective", objectives.NEEDS_TEACHER)
@@ -107,14 +105,11 @@ def test_the_plain_loss_can_be_added_and_penalties_are_those_of_the_others(objec
 
 
 @pytest.mark.parametrize("objective", objectives.NEEDS_TEACHER)
-def test_a_teacher_and_negatives_are_needed(objective):
+def test_a_teacher_negatives_and_a_temperature_are_needed(objective):
     with pytest.raises(UsageError, match="distillation needs teacher scores in the examples"):
         objective(batch(teacher=None))
     with pytest.raises(UsageError, match="distillation needs negatives to compare with"):
         objective(batch(teacher=torch.ones(Q, 1), group=1))
-
-
-def test_a_temperature_of_nothing_is_refused():
     with pytest.raises(UsageError, match=r"kl:temperature=0\.0: expected more than 0"):
         objectives.kl(batch(), temperature=0.0)
 

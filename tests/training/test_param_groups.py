@@ -86,7 +86,6 @@ def test_people_are_told_how_many_parameters_learn_how_fast(architectures, caplo
         f"learning rate up to 1e-06: {rest:,} parameters", f"learning rate up to 0.0001: {mixture:,} parameters",
     ]  # fmt: skip
 
-
     with caplog.at_level(logging.INFO):
         param_groups.make_param_groups(architectures["dense"], learning_rate=1e-6, group_rates={"embeddings.words": 1e-4})
     assert caplog.records[-1].getMessage().endswith(" in 1 tensors (encoder.embeddings.words.weight)")

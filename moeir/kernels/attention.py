@@ -220,7 +220,8 @@ def padded_sdpa(
     `mask` is added to the scores and broadcast to [B, heads, L, L].
     """
     padding, texts = layout.padding, len(layout.lengths)
-    q, k, v = (_pad_heads(part, padding, texts) for part in (query, key, value))
+    padded = (_PadTokens.apply(part, padding.rows, padding.token_slots) for part in (query, key, value))
+    q, k, v = (part.unflatten(0, (texts, -1)).transpose(1, 2) for part in padded)  # [B, heads, L, width]
     output = _sdpa(q, k, v, mask, dropout, scale).transpose(1, 2).flatten(0, 1)
     packed: Tensor = _UnpadTokens.apply(output, padding.rows, padding.token_slots)
     return packed
@@ -248,12 +249,6 @@ def additive_mask(mask: Tensor | None, dtype: torch.dtype) -> Tensor:
     """A boolean mask, true where a token attends, as an additive mask: 0 or −∞."""
     assert mask is not None
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, float("-inf"))
-
-
-def _pad_heads(part: Tensor, padding: PaddedBatch, texts: int) -> Tensor:
-    """[T, heads, width] -> [B, heads, L, width]."""
-    padded: Tensor = _PadTokens.apply(part, padding.rows, padding.token_slots)
-    return padded.unflatten(0, (texts, -1)).transpose(1, 2)
 
 
 class _PadTokens(torch.autograd.Function):

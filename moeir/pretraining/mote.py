@@ -59,7 +59,9 @@ class Mote(Pretraining):
         """Parts are named after the encoded side: `mlm.document`, `dense.document`, `sparse.query`, …"""
         assert batch.contexts is not None
         texts_by_side = dict(zip(SIDES, (batch.anchors, batch.contexts), strict=True))
-        targets_by_side, has_mlm = self._decoder_targets(batch), self.weights["mlm"] > 0
+        targets_by_side, has_mlm = {"document": batch.contexts}, self.weights["mlm"] > 0
+        if self.decode_from_query != "none":
+            targets_by_side["query"] = batch.contexts if self.decode_from_query == "query" else batch.anchors
         encoded = {
             side: self.encode(self._for_expert_side(texts)) for side, texts in texts_by_side.items() if has_mlm or side in targets_by_side
         }
@@ -77,14 +79,6 @@ class Mote(Pretraining):
             return texts
         other = SIDES[1 - SIDES.index(texts.tokens.side)]
         return replace(texts, tokens=replace(texts.tokens, side=other))
-
-    def _decoder_targets(self, batch: PretrainingBatch) -> dict[str, MaskedTexts]:
-        """Texts to decode from the vectors of each side."""
-        assert batch.contexts is not None
-        targets = {"document": batch.contexts}
-        if self.decode_from_query != "none":
-            targets["query"] = batch.contexts if self.decode_from_query == "query" else batch.anchors
-        return targets
 
     def sparse_bottleneck(self, encoded: EncodedTexts) -> Tensor:
         """The sparse representation of each text as a weighted mean of word embeddings, [B, H], in the order of the input."""

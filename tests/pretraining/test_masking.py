@@ -54,17 +54,6 @@ def test_all_texts_at_once_are_as_each_by_itself_in_a_loop(texts, rate, seed, ep
     assert mask(texts, rate, seed=seed, epoch=epoch, copy=copy) == expected
 
 
-@given(TEXTS, st.floats(0.01, 1))
-def test_whole_words_are_hidden_and_never_a_special_token(texts, rate):
-    for text, (masked_ids, positions) in zip(texts, mask(texts, rate), strict=True):
-        for word in oracle.word_positions(text, set(range(5, 30)), {*range(5), *range(25, 30)}):
-            assert len(set(word) & set(positions)) in (0, len(word))
-        assert all(text[index] >= 5 for index in positions)
-        assert all(masked_ids[index] >= 4 for index in positions)  # the mask, or an ordinary token
-        assert all(masked_ids[index] == text[index] for index in set(range(len(text))) - set(positions))
-        assert bool(positions) == (max(text) >= 5)
-
-
 def test_the_shares_are_those_promised():
     dice = np.random.default_rng(5)
     texts = [dice.integers(5, 40, size=100).tolist() for _ in range(2000)]

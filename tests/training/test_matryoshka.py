@@ -16,6 +16,7 @@ from moeir.representations.dense import Dense
 from moeir.training import objectives
 from tests.processes import assert_same_training, read_metrics, run_captured, run_processes
 from tests.training.test_objectives import GROUP, IGNORED, NO_FLOPS, D, Q, batch, make_leaves
+from tests.training.toy_examples import write_training_files
 
 SCALE = 20.0
 OBJECTIVES = {
@@ -131,18 +132,13 @@ def test_it_is_the_matryoshka_loss_of_sentence_transformers(dimensions, weights,
 
 
 @pytest.fixture
-def train(toy, tiny_model_without_dropout, tmp_path):
+def train(tiny_model_without_dropout, tmp_path):
     """`train(size, *flags)`: a training by so many processes -> its folder and its messages."""
-    documents = [json.loads(line)["_id"] for line in (toy / "corpus.jsonl").read_text().splitlines()]
-    judged = [line.split() for line in (toy / "train.qrels").read_text().splitlines()]
-    lines = {query: {"query_id": query, "positive_ids": [document], "negative_ids": documents} for query, _, document, _ in judged}
-    for example in lines.values():
-        example["negative_ids"] = [name for name in documents if (example["query_id"], name) not in {(one[0], one[2]) for one in judged}]
-    (tmp_path / "train.jsonl").write_text("".join(json.dumps(example) + "\n" for example in lines.values()))
+    write_training_files(tmp_path)
 
     def trained(size, *flags, arch="came:shared_layers=2,local_dim=8,normalise=true"):
         output = tmp_path / f"by-{size}"
-        sources = ("--train", tmp_path / "train.jsonl", "--corpus", toy / "corpus.jsonl", "--queries", toy / "train-queries.jsonl")
+        sources = ("--train", tmp_path / "train.jsonl", "--corpus", tmp_path / "documents.tsv", "--queries", tmp_path / "queries.tsv")
         sizes = ("--batch-size", 4, "--negatives", 2, "--steps", 3, "--learning-rate", 2e-4, "--dtype", "float32", "--device", "cpu")
         model = ("--model", tiny_model_without_dropout, "--arch", arch, "--query-length", 16, "--document-length", 32)
         command = ("finetune", *model, *sources, *sizes, *flags, "--output", output)

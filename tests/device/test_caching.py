@@ -6,34 +6,21 @@ import torch
 from moeir.architectures.initialize import build_checkpoint
 from moeir.backbones.device import set_determinism
 from moeir.training import grad_cache
-from moeir.training.retrieval_task import RetrievalTask
-from moeir.training.sampling import make_sampler
-from moeir.training.trainer import metrics_to_floats
 from tests.training.test_grad_cache import KINDS
-from tests.training.toy_examples import animal_text, make_examples, tokenize_in_memory
+from tests.training.toy_examples import take_step
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 @pytest.fixture
-def stepped(tiny_model_with_head, device, monkeypatch):
+def stepped(tiny_model_with_head, device):
     """`stepped(kind, …)`: the loss of a batch, its facts and every gradient, of strictly deterministic algorithms."""
 
-    def step(kind, *, at_once=None, recompute=False, precision="float32", seed=5):
+    def step(kind, *, precision="float32", **options):
         arch, objective = KINDS[kind]
         checkpoint = build_checkpoint(tiny_model_with_head, arch, {"query_length": 12, "document_length": 24})
-        texts = tokenize_in_memory(
-            checkpoint, {f"q{n}": animal_text(n + 3) for n in range(8)}, {f"d{n}": animal_text(n) for n in range(12)}
-        )
-        plan = make_sampler(make_examples(8), batch_size=6, negatives=3, seed=1, source="toy")
-        model = checkpoint.architecture.to(device).train()
-        model.set_gradient_checkpointing(recompute)
-        task = RetrievalTask(checkpoint, plan, texts, objective, 2, PRECISIONS[precision], max_tokens=at_once)
-        torch.manual_seed(seed)
-        loss, facts, _ = task.compute_loss(0)
-        loss.backward()
-        gradients = {name: part.grad for name, part in model.named_parameters() if part.grad is not None}
-        return loss.item(), metrics_to_floats([facts])[0], gradients
+        loss, facts, _, gradients, _ = take_step(checkpoint, objective, batch_size=6, device=device, dtype=PRECISIONS[precision], **options)
+        return loss, facts, gradients
 
     set_determinism(device, deterministic=True)
     return step

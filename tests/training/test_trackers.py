@@ -10,8 +10,9 @@ import pytest
 
 from moeir.analysis import training_monitor
 from moeir.errors import UsageError
-from moeir.training import trackers, trainer
+from moeir.training import trackers
 from tests.conftest import run_in_process
+from tests.training.toy_examples import interrupt_before_step
 
 needs_tensorboard = pytest.mark.skipif(
     not any(map(importlib.util.find_spec, trackers.PACKAGES["tensorboard"])), reason="neither tensorboard nor tensorboardX is installed"
@@ -63,22 +64,10 @@ def run_finetune(sources, output, *flags):
     return (output / "model.safetensors").read_bytes()
 
 
-def kill_before_step(monkeypatch, after):
-    """Kill the training before step number `after`, counted from 0."""
-    original = trainer._Trainer.step
-
-    def step(run, number):
-        if number == after:
-            raise KeyboardInterrupt
-        return original(run, number)
-
-    monkeypatch.setattr(trainer._Trainer, "step", step)
-
-
 def test_the_steps_of_a_killed_training_go_on_in_the_same_run_and_the_product_is_the_same(sources, wandb, tmp_path, monkeypatch):
     plain = run_finetune(sources, tmp_path / "plain")
     with monkeypatch.context() as patch:
-        kill_before_step(patch, 2)
+        interrupt_before_step(patch, 2)
         assert run_in_process(*sources, "--track", "wandb", "--output", tmp_path / "out").code == 130
     assert run_finetune(sources, tmp_path / "out", "--report-to", "wandb") == plain
     first, second = wandb.init_options
@@ -101,7 +90,7 @@ def test_the_steps_of_a_killed_training_go_on_in_the_same_run_and_the_product_is
 @needs_tensorboard
 def test_tensorboard_has_every_step_and_forgets_what_a_kill_has_taken_back(sources, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        kill_before_step(patch, 3)
+        interrupt_before_step(patch, 3)
         assert run_in_process(*sources, "--track", "tensorboard", "--output", tmp_path / "out").code == 130
     run_finetune(sources, tmp_path / "out", "--track", "tensorboard")
     files = sorted((tmp_path / "out.tensorboard" / "moeir").iterdir(), key=lambda path: path.stat().st_mtime_ns)
@@ -115,7 +104,7 @@ def test_an_alarm_comes_at_its_step_whatever_was_killed_before(sources, tmp_path
     for name, value in {"WINDOW": 3, "COLLAPSE_ABOVE": -1.0}.items():
         monkeypatch.setattr(training_monitor, name, value)
     with monkeypatch.context() as patch:
-        kill_before_step(patch, 2)
+        interrupt_before_step(patch, 2)
         assert "largest share" not in run_in_process(*sources, "--output", tmp_path / "out").stderr
     log_lines = run_in_process(*sources, "--output", tmp_path / "out").stderr.splitlines()
     alarms = [line.split(" had")[0] for line in log_lines if "largest share" in line]

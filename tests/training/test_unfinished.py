@@ -11,7 +11,7 @@ import tokenizers
 from moeir.architectures.checkpoint import open_checkpoint
 from moeir.artifacts.unfinished import WorkFolder
 from moeir.errors import ArtifactError
-from moeir.training import trainer
+from tests.training.toy_examples import interrupt_before_step
 
 
 @pytest.fixture
@@ -22,15 +22,8 @@ def interrupted(moeir, toy, tiny_model_with_head, tmp_path, monkeypatch):
     sources = ("--train", tmp_path / "train.jsonl", "--corpus", toy / "corpus.jsonl", "--queries", toy / "train-queries.jsonl")
     sizes = ("--epochs", 9, "--batch-size", 3, "--negatives", 0, "--document-length", 16, "--query-length", 16, "--save-minutes", 0)
     command = ("finetune", "--model", tiny_model_with_head, "--arch", "dense", *sources, *sizes, "--output", tmp_path / "ckpt")
-    step = trainer._Trainer.step
-
-    def stop(self, number):
-        if number == 3:
-            raise KeyboardInterrupt
-        step(self, number)
-
     with monkeypatch.context() as patch:
-        patch.setattr(trainer._Trainer, "step", stop)
+        interrupt_before_step(patch, 3)
         assert moeir(*command).code == 130
     return tmp_path / "ckpt", command
 

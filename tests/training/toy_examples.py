@@ -13,6 +13,7 @@ from moeir.backbones.layers import set_attention_dropout
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.mixtures.embedding import EmbeddingMixture
 from moeir.records.examples import Example
+from moeir.training import trainer
 from moeir.training.retrieval_task import RetrievalTask
 from moeir.training.sampling import ShardedTexts, make_sampler
 from moeir.training.text_stream import RowIndex
@@ -92,7 +93,7 @@ def assert_same_tokens(actual: Iterable[PackedTokens | ShardedTexts], expected: 
         )
 
 
-def take_step(checkpoint, objective, *, batch_size, at_once=None, recompute=False, seed=5, random=True):
+def take_step(checkpoint, objective, *, batch_size, at_once=None, recompute=False, seed=5, random=True, device="cpu", dtype=torch.float32):
     """One batch of eight queries: its loss, its metrics, its number of tokens, every gradient, and the task."""
     queries, documents = (
         {f"{side}{n}": animal_text(n + shift) for n in range(count)} for side, count, shift in (("q", 8, 3), ("d", 12, 0))
@@ -101,8 +102,8 @@ def take_step(checkpoint, objective, *, batch_size, at_once=None, recompute=Fals
     if checkpoint.architecture.reads_pairs:
         texts = TrainingTexts(texts.cache, texts.rows, checkpoint.pair_tokenizer)
     sampler = make_sampler(make_examples(8), batch_size=batch_size, negatives=3, seed=1, source="toy")
-    task = RetrievalTask(checkpoint, sampler, texts, objective, 2, torch.float32, max_tokens=at_once)
-    model = checkpoint.architecture.train()
+    task = RetrievalTask(checkpoint, sampler, texts, objective, 2, dtype, max_tokens=at_once)
+    model = checkpoint.architecture.to(device).train()
     model.set_gradient_checkpointing(recompute)
     if not random:
         disable_dropout(model)
@@ -134,6 +135,18 @@ def kill_at(step, objective):
         return objective(batch)
 
     return killed
+
+
+def interrupt_before_step(patch, number):
+    """Let a training be interrupted, as by Ctrl-C, before its step `number`, counted from 0."""
+    step = trainer._Trainer.step
+
+    def interrupted(run, current):
+        if current == number:
+            raise KeyboardInterrupt
+        step(run, current)
+
+    patch.setattr(trainer._Trainer, "step", interrupted)
 
 
 def identical(first, second):

@@ -95,6 +95,7 @@ def test_competitive_weighs_each_querys_losses_by_the_shares(scope, ties, temper
     assert output.loss.item() == pytest.approx(weighed + flops_penalties(numbers), rel=1e-5)
     entropy = -sum(share * math.log(share) for share in expected["share"].values()) / Q
     assert output.metrics["entropy.shares"] == pytest.approx(entropy, rel=1e-5)
+    assert output.metrics["effective_experts"] == pytest.approx(math.exp(entropy), rel=1e-5)
     for name in EXPERTS:
         shares = [expected["share"][name, query] for query in range(Q)]
         mean = sum(shares) / Q
@@ -122,28 +123,8 @@ def test_the_standardised_stage_is_the_plain_sum_or_the_mean():
     toy_batch = batch(numbers, ignored=IGNORED)
     before = objectives.competitive(toy_batch, standardised=0.5)
     assert before.loss.item() == pytest.approx(objectives.contrastive(toy_batch).loss.item(), rel=1e-6)
-    mean = objectives.competitive(toy_batch, standardised=0.5, normalise_standardised=True, regularizers=NO_FLOPS)
-    assert mean.loss.item() == pytest.approx(sum(by_loop(numbers)["loss"].values()) / Q / 3, rel=1e-5)
-
-
-def flops_over_ranking(step, *, normalise):
-    """Norm of the gradient of the FLOPS penalty in the lexical query vectors, over that of the ranking losses; shares are all a third."""
-    norms = []
-    for flops in (0.0, 1.0):
-        numbers = make_leaves(3)
-        weights = RegularizerWeights(flops_query=flops, flops_document=flops)
-        options = {"temperature": 1e9, "normalise_standardised": normalise, "regularizers": weights}
-        objectives.competitive(batch(numbers, step=step), standardised=0.5, **options).loss.backward()
-        norms.append(numbers["query", "lexical"].grad)
-    ranking, both = norms
-    return ((both - ranking).norm() / ranking.norm()).item()
-
-
-def test_a_flops_weight_triples_at_the_switch_of_three_experts_unless_the_standardised_stage_is_normalised():
-    before, after = (flops_over_ranking(step, normalise=False) for step in (4, 5))
-    assert after / before == pytest.approx(3.0, rel=1e-4)  # eq. 9 weights the lexical loss by 1, eq. 10 by 1/3
-    before, after = (flops_over_ranking(step, normalise=True) for step in (4, 5))
-    assert after / before == pytest.approx(1.0, rel=1e-4)
+    mean = objectives.competitive(toy_batch, standardised=0.5, normalise_standardised=True)
+    assert mean.loss.item() == pytest.approx(sum(by_loop(numbers)["loss"].values()) / Q / 3 + flops_penalties(numbers), rel=1e-5)
 
 
 def scored_batch(rows_by_expert, *, step=0, steps=1, ignored=()):
@@ -204,17 +185,6 @@ def test_permuted_shares_weigh_other_queries_and_keep_their_means():
              for name, rows in numbers.items()}  # fmt: skip
     expected = (high * (costs["b"][0] + costs["a"][1]) + (1 - high) * (costs["a"][0] + costs["b"][1])) / 2
     assert permuted.loss.item() == pytest.approx(expected, rel=1e-5) and permuted.loss > own.loss
-
-
-def test_effective_experts_are_the_exponential_of_the_mean_entropy():
-    level = {"a": [[1.0, 1.0]], "b": [[1.0, 1.0]], "c": [[1.0, 1.0]]}
-    assert objectives.competitive(scored_batch(level), standardised=0.0).metrics["effective_experts"].item() == pytest.approx(3.0)
-    one_wins = scored_batch({"a": [[9.0, 0.0]], "b": [[0.0, 9.0]], "c": [[0.0, 9.0]]})
-    output = objectives.competitive(one_wins, standardised=0.0, temperature=0.5)  # ranks 1, 2, 2: e², e, e
-    top, rest = math.e / (math.e + 2), 1 / (math.e + 2)
-    entropy = -top * math.log(top) - 2 * rest * math.log(rest)
-    assert output.metrics["entropy.shares"].item() == pytest.approx(entropy, rel=1e-5)
-    assert output.metrics["effective_experts"].item() == pytest.approx(math.exp(entropy), rel=1e-5)
 
 
 def test_flops_stands_outside_the_competition_unless_asked_in():

@@ -1,7 +1,5 @@
 """Router regularizers: entropy and load balance against loops, the routers and sides that they apply to, and their metrics."""
 
-import math
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -110,14 +108,6 @@ PERFECT = {"layer2": [[0.99, 0.01]] * 2}, {"layer2": [[0.01, 0.99]] * 4}
 BLIND = {"layer2": [[0.9, 0.1], [0.2, 0.8]]}, {"layer2": [[0.6, 0.4], [0.3, 0.7]] * 2}
 
 
-def test_a_router_that_has_found_the_roles_pays_nothing_for_balance():
-    """I Σ f_i P_i: 2 (1 · .99 + 0 · .01) = 1.98 on each side, and 2 (.5 · .5 + .5 · .5) = 1 together, the least possible."""
-    assert penalty_cost(training_batch=batch(*PERFECT), entropy=0.0, load_balance=1.0) == pytest.approx(1.0, abs=1e-5)
-    assert penalty_cost(training_batch=batch(*PERFECT), entropy=0.0, load_balance=1.0, by_side=True) == pytest.approx(1.98, abs=1e-5)
-    together = penalty_cost(training_batch=batch(*PERFECT), entropy=1.0, entropy_of="batch")
-    assert together == pytest.approx(-math.log(2), abs=1e-5), "the mean probabilities of both sides are even"
-
-
 @pytest.mark.parametrize(
     ("sides", "bits"),
     [
@@ -140,14 +130,6 @@ def test_experts_of_an_encoder_share_what_their_top_k_choose_and_pay_for_balance
     output = EncoderOutput({"global": Dense(torch.zeros(2, 3))}, {"layer2": router})
     costs = [RegularizerWeights(entropy=1.0, load_balance=weight).router_penalty(output, output)[0] for weight in (0.0, 2.0)]
     assert costs == [0.0, pytest.approx(2 * 1.0875)]
-
-
-def test_maximising_entropy_softens_a_decision_and_the_printed_sign_sharpens_it():
-    for sign, opens in (("maximise", True), ("as-printed", False)):
-        toy_batch = batch({"layer2": [[0.9, 0.1], [0.9, 0.1]]}, {"layer2": [[0.9, 0.1]] * 4})
-        objectives.contrastive(toy_batch, regularizers=RegularizerWeights(entropy=1.0, entropy_sign=sign)).loss.backward()
-        gradient = toy_batch.queries.routing["layer2"].probabilities.grad
-        assert bool((gradient[:, 0] > gradient[:, 1]).all()) == opens  # a step against it moves mass from the likely expert
 
 
 def test_the_metrics_show_how_open_a_router_is_and_which_expert_starves():

@@ -41,7 +41,7 @@ MORE_TESTS = {  # of modules that no test imports, or not all that matter
     "indexes/vector_store": "indexes/test_maxsim indexes/test_two_step indexes/test_flat",
     "backbones/dispatch": "backbones/test_dispatch mixtures/",
     "training/losses": "training/test_objectives training/test_formulas",
-    "functions": "test_public_api", "reporting/plots": "stages/test_analyze_plots", "reporting/training_curves": "stages/test_report",
+    "functions": "test_public_api", "reporting/plots": "stages/test_analyze", "reporting/training_curves": "stages/test_report",
     "stages/analysis_inputs": "stages/test_analyze", "stages/check": "data_checks/", "stages/checkpoint_options": "stages/test_pretrain",
     "stages/convert": "formats/test_convert", "stages/finetune": "stages/test_training_checkpoints stages/test_early_refusals",
     "stages/init": "architectures/test_initialize stages/test_every_architecture", "stages/variants": "test_variants test_cli",

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -72,31 +73,20 @@ def test_a_missing_main_output_is_made_again_and_the_side_one_is_not_touched(moe
     assert Path("why.jsonl").stat().st_ino != inode
 
 
-@pytest.mark.parametrize("name", ["note.txt", ".hidden", "empty", "link", "bm25/note"])
-def test_force_refuses_a_folder_that_holds_what_its_manifest_does_not_list(moeir: Moeir, name: str) -> None:
-    bm25 = ("index", "--index", "idx", "--compact", "--output", "new")
+def test_force_refuses_a_folder_that_holds_what_its_manifest_does_not_list(moeir: Moeir) -> None:
+    bm25 = ("index", "--index", "idx", "--compact", "--output", "new", "--force")
     assert moeir(*bm25).code == 0
-    path = Path("new", name)
-    if name == "empty":
-        path.mkdir()
-    elif name == "link":
-        path.symlink_to("../one.trec")
-    else:
-        path.write_text("mine", encoding="utf-8")
-    before = read_all()
-    refused = moeir(*bm25, "--force")
-    words = f"{path}: is no file of the product new, or was edited; move it away or choose another --output"
-    assert refused.code == 2 and words in refused.stderr
-    assert read_all() == before
-    shutil.rmtree(path) if name == "empty" else path.unlink()
-    assert moeir(*bm25, "--force").code == 0
-
-
-def test_a_refusal_counts_what_is_in_the_way(moeir: Moeir) -> None:
-    assert search(moeir, "--output", "runs").code == 0
-    write_user_files(Path("runs"))
-    refused = search(moeir, "--output", "runs", "--depth", 2, "--force")
-    assert refused.code == 2 and "runs/.hidden (and 3 more): is no file of the product runs, or was edited" in refused.stderr
+    write_user_files(Path("new"))
+    (Path("new") / "bm25/note").write_text("mine", encoding="utf-8")
+    for name, others in ((".hidden", " (and 4 more)"), ("bm25/note", " (and 3 more)"), ("empty", " (and 2 more)"),
+                         ("link", " (and 1 more)"), ("note.txt", "")):  # fmt: skip
+        path, before = Path("new", name), read_all()
+        refused = moeir(*bm25)
+        words = f"{path}{others}: is no file of the product new, or was edited; move it away or choose another --output"
+        assert refused.code == 2 and words in refused.stderr
+        assert read_all() == before
+        path.rmdir() if name == "empty" else path.unlink()
+    assert moeir(*bm25).code == 0
 
 
 def test_a_manifest_of_another_program_makes_no_product(moeir: Moeir) -> None:
@@ -122,67 +112,64 @@ def test_force_replaces_a_damaged_product_and_one_that_was_edited(moeir: Moeir) 
 HELPERS = ["r.trec.manifest.json", ".r.trec.partial"]
 
 
-@pytest.mark.parametrize("name", HELPERS)
-@pytest.mark.parametrize("content", ['{"name": "mine"}', None])
 @pytest.mark.parametrize("exists", [True, False])
-def test_a_file_of_the_user_with_the_name_of_a_helper_is_never_touched(moeir: Moeir, name: str, content: str | None, exists: bool) -> None:
-    if exists:
-        assert moeir(*FUSE, "--output", "r.trec").code == 0
-    helper = Path(name)
-    helper.unlink(missing_ok=True)
-    if content is None:
-        helper.mkdir()
-        (helper / "mine").write_text("mine", encoding="utf-8")
-    else:
-        helper.write_text(content, encoding="utf-8")
-    before = read_all()
-    refused = moeir(*FUSE, "--output", "r.trec", "--force")
-    assert refused.code in (1, 2) and name in refused.stderr and len(refused.messages) == 1, refused
-    assert read_all() == before
+def test_a_file_of_the_user_with_the_name_of_a_helper_is_never_touched(moeir: Moeir, exists: bool) -> None:
+    for helper, is_folder in product(map(Path, HELPERS), (True, False)):
+        for made in Path().glob("r.trec*"):
+            made.unlink()
+        if exists:
+            assert moeir(*FUSE, "--output", "r.trec").code == 0
+        helper.unlink(missing_ok=True)
+        if is_folder:
+            helper.mkdir()
+        (helper / "mine" if is_folder else helper).write_text('{"name": "mine"}', encoding="utf-8")
+        before = read_all()
+        refused = moeir(*FUSE, "--output", "r.trec", "--force")
+        assert refused.code in (1, 2) and str(helper) in refused.stderr and len(refused.messages) == 1, refused
+        assert read_all() == before
+        shutil.rmtree(helper) if is_folder else helper.unlink()
 
 
-@pytest.mark.parametrize("name", [".why.jsonl.partial", "why.jsonl.manifest.json"])
-def test_a_helper_of_a_side_output_is_ours_only_if_its_content_says_so(moeir: Moeir, name: str) -> None:
-    Path(name).write_text("mine", encoding="utf-8")
-    before = read_all()
-    refused = search(moeir, "--explain", "why.jsonl", "--output", "runs", "--force")
-    assert refused.code == 2 and f"{name}: " in refused.stderr and "was not made by moeir" in refused.stderr
-    assert read_all() == before
+def test_a_helper_of_a_side_output_is_ours_only_if_its_content_says_so(moeir: Moeir) -> None:
+    for name in (".why.jsonl.partial", "why.jsonl.manifest.json"):
+        Path(name).write_text("mine", encoding="utf-8")
+        before = read_all()
+        refused = search(moeir, "--explain", "why.jsonl", "--output", "runs", "--force")
+        assert refused.code == 2 and f"{name}: " in refused.stderr and "was not made by moeir" in refused.stderr
+        assert read_all() == before
+        Path(name).unlink()
 
 
-@pytest.mark.parametrize("flags", [("--output", "link"), ("--explain", "link", "--output", "runs")])
-@pytest.mark.parametrize("target", ["old", "nothing"])
-def test_a_symbolic_link_at_an_output_is_refused(moeir: Moeir, flags: tuple[str, ...], target: str) -> None:
-    assert search(moeir, "--output", "old").code == 0 and search(moeir, "--output", "old.trec").code == 0
-    Path("link").symlink_to(target)
-    before = read_all()
-    refused = search(moeir, *flags, "--depth", 2, "--force")
-    assert refused.code == 2 and f"{flags[0]}" in refused.stderr and "link: " in refused.stderr
-    assert read_all() == before and Path("link").is_symlink()
+def test_a_symbolic_link_at_an_output_is_refused(moeir: Moeir) -> None:
+    assert search(moeir, "--output", "old").code == 0
+    for target in ("old", "nothing"):
+        Path("link").unlink(missing_ok=True)
+        Path("link").symlink_to(target)
+        before = read_all()
+        for flags in (("--output", "link"), ("--explain", "link", "--output", "runs")):
+            refused = search(moeir, *flags, "--depth", 2, "--force")
+            assert refused.code == 2 and f"{flags[0]}" in refused.stderr and "link: " in refused.stderr
+            assert read_all() == before and Path("link").is_symlink()
 
 
 NESTED = {
     "index --encodings enc --output enc/idx": "--output enc/idx: is inside the folder that --encodings reads, enc",
     "index --encodings enc --output enc-link/idx": "is inside the folder that --encodings reads, enc",
-    "index --index idx --compact --output idx/new": "is inside the folder that --index reads, idx",
     "search --index idx --query owl --output idx/r.trec": "is inside the folder that --index reads, idx",
     "search --index idx --query owl --output runs --explain idx/why.jsonl": "--explain idx/why.jsonl: is inside the folder that",
     "search --index idx --query owl --output runs --explain idx": "--explain idx: expected a file to write",
     "search --index idx --query owl --output runs --explain ./runs/why.jsonl": "--explain runs/why.jsonl: --output writes there",
     "search --index dense --query owl --output came": "would replace what --index reads",
-    "init --model came --arch dense --output came/dense": "is inside the folder that --model reads, came",
     "fuse --run runs/bm25.trec --run one.trec --output runs": "--output runs: would replace what --run reads",
     "fuse --run one.trec --run two.trec --output one.trec.manifest.json": "is the name of a manifest",
     "check --corpus corpus.jsonl --encodings enc --fix enc/fixed": "--fix enc/fixed: is inside the folder",
     "check --corpus fixed/corpus.jsonl --fix fixed": "--fix fixed: would replace what --corpus reads",
-    "analyze usage --model came --corpus corpus.jsonl --output came/usage.svg": "is inside the folder that --model reads, came",
     "finetune --model came --train one.trec --output out --cache out/tokens": "is inside the folder that --output replaces",
 }
 
 
-@pytest.mark.parametrize("command", NESTED)
 def test_an_output_is_never_inside_a_source_or_around_one(
-    moeir: Moeir, encodings: Path, index: Path, came_checkpoint: Path, toy: Path, command: str
+    moeir: Moeir, encodings: Path, index: Path, came_checkpoint: Path, toy: Path
 ) -> None:
     shutil.copytree(came_checkpoint, "came")
     shutil.copytree(encodings, "enc")
@@ -192,9 +179,10 @@ def test_an_output_is_never_inside_a_source_or_around_one(
     assert search(moeir, "--output", "runs").code == 0
     assert moeir("check", "--corpus", "corpus.jsonl", "--fix", "fixed").code == 0
     before = read_all()
-    refused = moeir(*command.split(), "--force" if not command.startswith("check") else "--keep-empty")
-    assert refused.code == 2 and NESTED[command] in refused.stderr, refused
-    assert read_all() == before
+    for command, words in NESTED.items():
+        refused = moeir(*command.split(), "--force" if not command.startswith("check") else "--keep-empty")
+        assert refused.code == 2 and words in refused.stderr, refused
+        assert read_all() == before
 
 
 def test_a_name_that_leaves_no_room_for_helpers_is_refused_before_the_work(moeir: Moeir) -> None:
@@ -248,3 +236,40 @@ def test_a_card_that_its_owner_edited_damages_no_checkpoint_and_is_never_replace
     result = moeir("init", "--model", tiny_model, "--arch", "dense", "--output", "came", "--force")
     assert result.code == 2 and "came/README.md: is no file of the product came, or was edited" in result.stderr
     assert Path("came/README.md").read_text(encoding="utf-8") == "mine"
+
+
+@pytest.mark.parametrize("output", [("--output", "fused.trec"), ()])
+def test_a_side_output_is_made_again_where_it_is_missing_and_replaces_what_is_its_own_alone(moeir: Moeir, output: tuple[str, ...]) -> None:
+    fuse = ("fuse", "--run", "one.trec", "--run", "two.trec", "--attribution", "parts.tsv")
+    assert moeir(*fuse, "--method", "rrf", *output).code == 0
+    before = Path("parts.tsv").read_bytes()
+    again = moeir(*fuse, "--method", "rrf", *output)
+    assert again.code == 0 and ("already made" in again.stderr) == bool(output)
+    Path("parts.tsv").unlink()
+    assert moeir(*fuse, "--method", "rrf", *output).code == 0 and Path("parts.tsv").read_bytes() == before
+    refused = moeir(*fuse, "--method", "combsum", "--output", "other.trec")
+    assert refused.code == 2 and "parts.tsv: exists, made with other settings or sources (method" in refused.stderr
+    assert Path("parts.tsv").read_bytes() == before and not Path("other.trec").exists()
+    assert moeir(*fuse, "--method", "combsum", "--output", "other.trec", "--force").code == 0
+    assert Path("parts.tsv").read_bytes() != before
+    Path("parts.tsv.manifest.json").unlink()
+    refused = moeir(*fuse, "--method", "combsum")
+    words = "parts.tsv: exists and was not made by moeir; move it away or choose another --attribution"
+    assert refused.code == 2 and words in refused.stderr
+
+
+def test_a_side_output_never_replaces_what_another_stage_made(moeir: Moeir) -> None:
+    assert moeir(*FUSE, "--output", "parts.tsv").code == 0
+    Path("corpus.jsonl").write_text('{"_id": "1", "text": "a cat"}\n{"_id": "1", "text": "a dog"}\n', encoding="utf-8")
+    before = read_all()
+    refused = moeir(*FUSE, "--attribution", "parts.tsv", "--output", "fused.trec")
+    assert refused.code == 2 and "parts.tsv: exists, made with other settings" in refused.stderr
+    refused = moeir("check", "--corpus", "corpus.jsonl", "--fix", "idx")
+    assert refused.code == 2 and "--fix idx: exists, made by moeir index; name another folder" in refused.stderr
+    assert read_all() == before
+    assert moeir("check", "--corpus", "corpus.jsonl", "--fix", "mended").code in (0, 3)
+    first = Path("mended/corpus.jsonl").read_bytes()
+    with open("corpus.jsonl", "a") as corpus:
+        corpus.write('{"_id": "2", "text": "a cow"}\n')
+    assert moeir("check", "--corpus", "corpus.jsonl", "--fix", "mended").code in (0, 3)
+    assert Path("mended/corpus.jsonl").read_bytes() != first

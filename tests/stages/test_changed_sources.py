@@ -16,9 +16,10 @@ from tests.split_encodings import write_encodings
 TRAINING = ("--batch-size", 2, "--negatives", 2, "--steps", 3, "--query-length", 12, "--document-length", 20, "--dtype", "float32")
 
 
-@pytest.fixture
-def room(tmp_path, toy, came_checkpoint, encodings, index, bm25_index):
+@pytest.fixture(scope="module")
+def original(tmp_path_factory, toy, came_checkpoint, encodings, index, bm25_index):
     """A folder with copies of what stages read, and beside each `other/` content under the same name."""
+    tmp_path = tmp_path_factory.mktemp("room")
     for name in ("corpus.jsonl", "test-queries.tsv", "train-queries.jsonl"):
         shutil.copy(toy / name, tmp_path / name)
     for name, folder in (("ckpt", came_checkpoint), ("enc", encodings), ("idx", index), ("bm25", bm25_index)):
@@ -43,6 +44,11 @@ def room(tmp_path, toy, came_checkpoint, encodings, index, bm25_index):
     return tmp_path
 
 
+@pytest.fixture
+def room(tmp_path, original):
+    return shutil.copytree(original, tmp_path / "room")
+
+
 def replace(room, name):
     """Replace what has a name by the other content; undone by another call."""
     (room / name).rename(room / "earlier")
@@ -53,9 +59,7 @@ def replace(room, name):
 COMMANDS = {
     "index": ("corpus.jsonl", ("index", "--corpus", "corpus.jsonl", "--engine", "bm25")),
     "encode, the checkpoint": ("ckpt", ("encode", "--model", "ckpt", "--corpus", "corpus.jsonl")),
-    "index, encodings": ("enc", ("index", "--encodings", "enc")),
     "add": ("enc", ("index", "--index", "idx", "--delete", "ids.txt", "--add", "enc")),
-    "export": ("enc", ("export", "--to", "qdrant", "--encodings", "enc")),
     "search": ("idx", ("search", "--index", "idx", "--queries", "test-queries.tsv")),
     "rerank": ("ckpt", ("rerank", "--model", "ckpt", "--run", "first.trec", "--queries", "test-queries.tsv", "--corpus", "corpus.jsonl")),
     "fuse": ("first.trec", ("fuse", "--run", "first.trec", "--run", "second.trec", "--method", "rrf")),
@@ -118,14 +122,10 @@ def test_no_window_of_a_changed_corpus_is_saved_to_go_on_from(room, monkeypatch)
 
 
 @pytest.fixture
-def finetune(room, tiny_model):
+def finetune(room, examples, tiny_model):
     """`finetune()` -> the result of a training on the texts of the room."""
     shutil.copytree(tiny_model, room / "weights")
-    ids = [json.loads(line)["_id"] for line in (room / "corpus.jsonl").read_text().splitlines()]
-    queries = [json.loads(line)["_id"] for line in (room / "train-queries.jsonl").read_text().splitlines()][:4]
-    lines = [{"query_id": name, "positive_ids": ids[:1], "negative_ids": ids[1:4]} for name in queries]
-    (room / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    texts = ("--train", room / "train.jsonl", "--corpus", room / "corpus.jsonl", "--queries", room / "train-queries.jsonl")
+    texts = ("--train", examples, "--corpus", room / "corpus.jsonl", "--queries", room / "train-queries.jsonl")
     return lambda name: run_in_process(
         "finetune", "--model", room / "weights", "--arch", "dense", *texts, *TRAINING, "--output", room / name
     )

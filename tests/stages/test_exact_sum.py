@@ -8,28 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from moeir import open_checkpoint, open_index, read_run
+from moeir import open_checkpoint, read_run
 from moeir.records import texts
 from tests.conftest import CommandResult, run_moeir
 
 SEARCH = ("search", "--dtype", "float32")  # as the documents
 Moeir = Callable[..., CommandResult]
 LENGTHS = ("--query-length", 16, "--document-length", 32)
-EXAMPLES = [
-    {"query_id": "t1", "positive_ids": ["owl"], "negative_ids": ["cat", "oak"]},
-    {"query_id": "t2", "positive_ids": ["bee"], "negative_ids": ["ant"]},
-]
 
 
 @pytest.fixture(scope="module")
-def room(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path, toy: Path) -> Path:
+def room(tmp_path_factory: pytest.TempPathFactory, examples: Path, tiny_model: Path, toy: Path) -> Path:
     """A trained COIL, its encodings and its index."""
     folder = tmp_path_factory.mktemp("coil")
-    queries = toy / "train-queries.jsonl"
-    query_ids = {query.id for query in texts.read_texts(queries)}
-    examples = [example | {"query_id": name} for example, name in zip(EXAMPLES, sorted(query_ids), strict=False)]
-    (folder / "train.jsonl").write_text("".join(json.dumps(example) + "\n" for example in examples), encoding="utf-8")
-    source = ("--train", folder / "train.jsonl", "--corpus", toy / "corpus.jsonl", "--queries", queries)
+    source = ("--train", examples, "--corpus", toy / "corpus.jsonl", "--queries", toy / "train-queries.jsonl")
     run_moeir("init", "--model", tiny_model, "--arch", "coil:dim=8,cls_dim=16", *LENGTHS, "--output", folder / "init")
     run_moeir(
         *("finetune", "--model", folder / "init", *source),
@@ -53,14 +45,6 @@ def brute_force_sums(room: Path, toy: Path) -> Mapping[str, Mapping[str, float]]
     kinds: dict[str, Any] = {name: type(part) for name, part in encoded.representations.items()}
     total = sum(part.scores(kinds[name].open(room / "enc" / name)) for name, part in encoded.representations.items())
     return {query.id: dict(zip(ids, row, strict=True)) for query, row in zip(queries, np.asarray(total).tolist(), strict=True)}
-
-
-def test_training_learns_the_sum(room: Path) -> None:
-    lines = [json.loads(line) for line in (room / "ckpt" / "metrics.jsonl").read_text().splitlines()]
-    assert "loss.hybrid" in lines[0] and "loss.exact" not in lines[0]
-    result = json.loads((room / "ckpt" / "moeir.json").read_text())
-    assert {name: one["representation"] for name, one in result["experts"].items()} == {"global": "dense", "exact": "exact-match"}
-    assert "Gao" in (room / "ckpt" / "README.md").read_text()
 
 
 @pytest.mark.parametrize("fuse", [(), ("--fuse", "exact_sum:deepen=false")])
@@ -105,37 +89,11 @@ def test_a_mixture_of_competitors_is_still_fused_as_came_unless_told(index: Path
     assert (tmp_path / "default.trec").read_text() == (tmp_path / "told.trec").read_text()
 
 
-def test_an_opened_index_finds_what_the_command_finds(room: Path, toy: Path, tmp_path: Path) -> None:
-    search(room, toy, tmp_path / "runs", "--depth", 1000)
-    queries = list(texts.read_texts(toy / "test-queries.tsv"))
-    opened = open_index(room / "idx", dtype="float32")
-    for name, expert in (("fused", None), ("exact", "exact")):
-        run = read_run(tmp_path / "runs" / f"{name}.trec").top(3)
-        assert opened.search([query.content for query in queries], 3, expert) == [run.hits(query.id) for query in queries]
-
-
-def test_what_was_found_can_be_measured(room: Path, toy: Path, tmp_path: Path, moeir: Moeir) -> None:
-    search(room, toy, tmp_path / "fused.trec")
-    result = moeir("evaluate", "--run", tmp_path / "fused.trec", "--qrels", toy / "test-qrels.tsv", "--measure", "RR@10", "--form", "tsv")
-    assert result.code == 0 and "RR@10\tall\t" in result.stdout
-
-
-@pytest.mark.parametrize(
-    "fuse, words",
-    [
-        ("exact-sum:deepn=true", "exact-sum has no option 'deepn'; did you mean 'deepen'?"),
-        ("exact-sum:deepen=much", "exact-sum:deepen=much: deepen: expected true or false, found 'much'"),
-        ("rff", "fusion has no 'rff'; did you mean 'rrf'?"),
-    ],
-)
-def test_a_fusion_that_is_none_is_refused(room: Path, toy: Path, tmp_path: Path, moeir: Moeir, fuse: str, words: str) -> None:
-    out = tmp_path / "out.trec"
-    result = moeir(*SEARCH, "--index", room / "idx", "--queries", toy / "test-queries.tsv", "--fuse", fuse, "--output", out)
-    assert result.code == 2 and words in result.stderr and not out.exists()
-
-
-def test_runs_alone_cannot_be_summed_exactly(room: Path, toy: Path, tmp_path: Path, moeir: Moeir) -> None:
+def test_an_exact_sum_that_cannot_be_is_refused(room: Path, toy: Path, tmp_path: Path, moeir: Moeir) -> None:
     search(room, toy, tmp_path / "runs", "--depth", 3)
     runs = [word for name in ("exact", "global") for word in ("--run", tmp_path / "runs" / f"{name}.trec")]
     result = moeir("fuse", *runs, "--method", "exact-sum", "--output", tmp_path / "out.trec")
     assert result.code == 2 and "use moeir search --fuse exact-sum" in result.stderr
+    result = moeir(*SEARCH, "--index", room / "idx", "--query", "owl", "--fuse", "exact-sum:deepn=true", "--output", tmp_path / "out.trec")
+    assert result.code == 2 and "exact-sum has no option 'deepn'; did you mean 'deepen'?" in result.stderr
+    assert not (tmp_path / "out.trec").exists()

@@ -31,18 +31,6 @@ def folder(tmp_path, monkeypatch, toy, tiny_model_with_head, came_checkpoint, en
     return folder
 
 
-@pytest.fixture
-def run(moeir):
-    """`run(command)` runs a command line that must succeed."""
-
-    def run_command(command: str):
-        result = moeir(*command.split())
-        assert result.code == 0, result.stderr
-        return result
-
-    return run_command
-
-
 CORPUS, QRELS, QUERIES = "--corpus secret-corpus.jsonl", "--qrels secret-test-qrels.tsv", "--queries secret-test-queries.tsv"
 CHAIN = {  # what makes a product, with relative or absolute paths, and the flags of its push
     "checkpoint": ("init --model {folder}/secret-tiny --arch dense --output {folder}/secret-dense", "secret-dense", CORPUS),
@@ -57,11 +45,7 @@ CHAIN = {  # what makes a product, with relative or absolute paths, and the flag
     "index": ("index --encodings {folder}/enc --output secret-idx", "secret-idx", CORPUS),
     "updated index": ("index --index {folder}/idx --delete secret-ids.txt --output secret-idx", "secret-idx", CORPUS),
     "search": (f"search --index idx {QUERIES} --explain secret-why.jsonl --output {{folder}}/secret.trec", "secret.trec", QRELS),
-    "rerank": (
-        "rerank --model secret-lce --run secret-bm25.trec " + QUERIES + " " + CORPUS + " --output secret.trec",
-        "secret.trec",
-        QRELS,
-    ),
+    "rerank": (f"rerank --model secret-lce --run secret-bm25.trec {QUERIES} {CORPUS} --output secret.trec", "secret.trec", QRELS),
 }
 
 
@@ -87,25 +71,13 @@ def test_nothing_of_this_machine_is_in_any_byte_that_is_sent(name, hub, folder, 
         assert any(b"secret" in file.read_bytes() or b"came" in file.read_bytes() for file in files if file.is_file())
 
 
-LOCAL = [
-    "/srv/w.npy",
-    "/w.npy",
-    "~/w.npy",
-    "~anna/w.npy",
-    "../w.npy",
-    "a/../../w.npy",
-    "C:\\\\w.npy",
-    "file:///srv/w.npy",
-    "x:file=/srv/w.npy,depth=3",
-]
-
-
-@pytest.mark.parametrize("value", LOCAL)
-def test_a_path_inside_an_option_stays_here(value):
-    hidden = hide_paths({"arch": value.replace("\\\\", "\\"), "list": [value]}, {})
-    assert hidden["arch"].removeprefix("x:file=").removesuffix(",depth=3") == "w.npy"
-    command = format_command({"stage": "init", "settings": {"arch": f"dense:file={value}"}, "sources": {}})
-    assert "w.npy" in command and not [word for word in ("srv", "anna", "~", "..", "C:", "/w") if word in command]
+def test_a_path_inside_an_option_stays_here():
+    local = ("/srv/w.npy", "/w.npy", "~/w.npy", "~anna/w.npy", "../w.npy", "a/../../w.npy", "C:\\\\w.npy", "file:///srv/w.npy")
+    for value in (*local, "x:file=/srv/w.npy,depth=3"):
+        hidden = hide_paths({"arch": value.replace("\\\\", "\\"), "list": [value]}, {})
+        assert hidden["arch"].removeprefix("x:file=").removesuffix(",depth=3") == "w.npy"
+        command = format_command({"stage": "init", "settings": {"arch": f"dense:file={value}"}, "sources": {}})
+        assert "w.npy" in command and not [word for word in ("srv", "anna", "~", "..", "C:", "/w") if word in command]
 
 
 def test_a_card_that_the_hub_does_not_read_is_one_line(hub, folder, moeir):
@@ -164,15 +136,15 @@ def test_a_product_replaces_the_one_before_it_in_one_commit_and_an_equal_one_mak
     assert len(hub.repositories["anna/product"].commits) == 3
 
 
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "web/asset-manifest.json", "manifest.json"])
-def test_files_of_another_tool_are_not_replaced(name, hub, folder, moeir):
-    hub.repositories["anna/bert"] = StoredRepository(False)
-    hub.files("anna/bert")[name] = b"{}"
-    result = moeir("push", "--input", "came", "--repo", "anna/bert")
-    assert result.code == 2 and result.stderr == (
-        "error: --repo anna/bert: has files, and moeir push did not make them; name another repository, or delete them there\n"
-    )
-    assert len(hub.repositories["anna/bert"].commits) == 1
+def test_files_of_another_tool_are_not_replaced(hub, folder, moeir):
+    for name in ("pytorch_model.bin", "web/asset-manifest.json", "manifest.json"):
+        hub.repositories["anna/bert"] = StoredRepository(False)
+        hub.files("anna/bert")[name] = b"{}"
+        result = moeir("push", "--input", "came", "--repo", "anna/bert")
+        assert result.code == 2 and result.stderr == (
+            "error: --repo anna/bert: has files, and moeir push did not make them; name another repository, or delete them there\n"
+        )
+        assert len(hub.repositories["anna/bert"].commits) == 1
 
 
 FAULTS = {  # method, path, kind and times of a fault; exit code and words
@@ -217,24 +189,22 @@ def test_a_token_is_needed_and_a_private_repository_is_not_for_others(hub, folde
     assert "anna/other" not in hub.repositories and not (folder / "pulled").exists()
 
 
-REFUSED = {  # flags, exit code and words, before anything is sent
-    "no product": ("--input secret-corpus.jsonl", 4, "has no manifest.json"),
-    "another kind": ("--input page.html", 2, "expected a checkpoint, encodings, an index or runs, found report"),
-    "a damaged file": ("--input damaged", 4, "damaged"),
-    "a corpus of other texts": ("--input idx --corpus few.jsonl", 3, "few.jsonl: no document 'ant', which idx has"),
-    "texts for encodings": (f"--input enc {CORPUS}", 2, "--corpus: --input is encodings, which computes nothing"),
-    "runs without judgements": ("--input came --run a.trec", 2, "--run needs --qrels"),
-    "judgements without runs": (f"--input came {QRELS}", 2, "--qrels needs --run"),
-    "runs beside runs": (f"--input a.trec --run a.trec {QRELS}", 2, "the runs of --input are measured; leave it out"),
-    "two runs of one name": (f"--input came --run a.trec b/a.trec {QRELS}", 2, "two runs have the same name"),
-    "a pipe": ("--input came --run - " + QRELS, 2, "-: is read more than once"),
-    "an unknown measure": (f"--input a.trec {QRELS} --measure nDGC@10", 2, "nDGC@10"),
-}
+REFUSED = [  # flags, exit code and words, before anything is sent
+    ("--input secret-corpus.jsonl", 4, "has no manifest.json"),
+    ("--input page.html", 2, "expected a checkpoint, encodings, an index or runs, found report"),
+    ("--input damaged", 4, "damaged"),
+    ("--input idx --corpus few.jsonl", 3, "few.jsonl: no document 'ant', which idx has"),
+    (f"--input enc {CORPUS}", 2, "--corpus: --input is encodings, which computes nothing"),
+    ("--input came --run a.trec", 2, "--run needs --qrels"),
+    (f"--input came {QRELS}", 2, "--qrels needs --run"),
+    (f"--input a.trec --run a.trec {QRELS}", 2, "the runs of --input are measured; leave it out"),
+    (f"--input came --run a.trec b/a.trec {QRELS}", 2, "two runs have the same name"),
+    ("--input came --run - " + QRELS, 2, "-: is read more than once"),
+    (f"--input a.trec {QRELS} --measure nDGC@10", 2, "nDGC@10"),
+]
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_pushed_is_refused_before_anything_is_sent(name, hub, folder, moeir, run):
-    flags, code, words = REFUSED[name]
+def test_what_cannot_be_pushed_is_refused_before_anything_is_sent(hub, folder, moeir, run):
     run(f"search --index idx {QUERIES} --output a.trec")
     run(f"report --run a.trec {QRELS} --output page.html")
     (folder / "b").mkdir()
@@ -242,15 +212,13 @@ def test_what_cannot_be_pushed_is_refused_before_anything_is_sent(name, hub, fol
     shutil.copytree("came", "damaged")
     (folder / "damaged" / "vocab.txt").write_bytes((folder / "came" / "vocab.txt").read_bytes()[:-2] + b"x\n")
     (folder / "few.jsonl").write_text('{"_id": "owl", "text": "An owl."}\n')
-    result = moeir("push", *flags.split(), "--repo", "anna/x")
-    assert result.code == code and words in result.stderr and result.stderr.count("error: ") == 1, result.stderr
-    assert hub.requests == []
-
-
-@pytest.mark.parametrize(("flags", "words"), [("--license gpl-99", '"license" must be one of'), ("--repo a//b", "not accepted")])
-def test_what_the_hub_does_not_accept_is_told_in_its_words(flags, words, hub, folder, moeir):
-    result = moeir("push", "--input", "came", "--repo", "anna/came", *flags.split())
-    assert result.code == 2 and words in result.stderr and result.stderr.count("error: ") == 1
+    for flags, code, words in REFUSED:
+        result = moeir("push", *flags.split(), "--repo", "anna/x")
+        assert result.code == code and words in result.stderr and result.stderr.count("error: ") == 1, (flags, result.stderr)
+        assert hub.requests == []
+    for flags, words in (("--license gpl-99", '"license" must be one of'), ("--repo a//b", "not accepted")):
+        result = moeir("push", "--input", "came", "--repo", "anna/came", *flags.split())
+        assert result.code == 2 and words in result.stderr and result.stderr.count("error: ") == 1
 
 
 def test_the_command_of_a_product_has_its_settings_and_no_path():

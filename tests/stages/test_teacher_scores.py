@@ -32,11 +32,6 @@ def room(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path, toy: Path) 
     yield folder
 
 
-@pytest.fixture
-def texts(toy: Path) -> tuple[object, ...]:
-    return ("--queries", toy / "train-queries.jsonl", "--corpus", toy / "corpus.jsonl")
-
-
 def score(output: Path, *flags: object) -> dict[str, dict[str, float]]:
     result = run_in_process("rerank", *flags, "--dtype", "float32", "--output", output)
     assert result.code == 0, result.stderr

@@ -13,35 +13,13 @@ from tests.kill_points import kill_at
 SIZES = ("--batch-size", 2, "--negatives", 2, "--steps", 3, "--query-length", 12, "--document-length", 20, "--dtype", "float32")
 
 
-@pytest.fixture(scope="module")
-def room(tmp_path_factory, toy):
-    """train.jsonl: examples of the toy queries; inline.jsonl and long.jsonl: others with inline texts, a few and many."""
-    folder = tmp_path_factory.mktemp("tokens")
-    documents = [json.loads(line) for line in (toy / "corpus.jsonl").read_text().splitlines()]
-    names = [one["_id"] for one in documents]
-    answers = {query: document for query, _, document, _ in map(str.split, (toy / "train.qrels").read_text().splitlines())}
-    with open(folder / "train.jsonl", "w") as file:
-        for query, document in answers.items():
-            negatives = [name for name in names if name != document]
-            file.write(json.dumps({"query_id": query, "positive_ids": [document], "negative_ids": negatives}) + "\n")
-    passages = [{"docid": one["_id"], "text": one["text"]} for one in documents]
-    inline = {"query": "who hunts", "positive_passages": passages[:1], "negative_passages": passages[1:6]}
-    (folder / "inline.jsonl").write_text("".join(json.dumps({"query_id": name} | inline) + "\n" for name in ("t1", "t2")))
-    many = [{"docid": f"x{row}", "text": f"{row} owls hunt bees " * 9} for row in range(500)]
-    long = {"query_id": "x", "query": "who hunts", "positive_passages": many[:1], "negative_passages": many[1:]}
-    (folder / "long.jsonl").write_text(json.dumps(long) + "\n")
-    return folder
-
-
 @pytest.fixture
-def finetune(room, toy, tiny_model, tmp_path):
+def finetune(examples, texts, tiny_model, tmp_path):
     """`finetune(name, …)` -> the command's result."""
 
-    def run(name, *options, stdin="", code=0):
-        corpus = () if "--corpus" in options else ("--corpus", toy / "corpus.jsonl")
-        sources = ("--train", room / "train.jsonl", *corpus, "--queries", toy / "train-queries.jsonl")
-        flags = ("--model", tiny_model, "--arch", "dense", *sources, *SIZES, *options)
-        result = run_in_process("finetune", *flags, "--output", tmp_path / name, stdin=stdin)
+    def run(name, *options, code=0):
+        flags = ("--model", tiny_model, "--arch", "dense", "--train", examples, *texts, *SIZES, *options)
+        result = run_in_process("finetune", *flags, "--output", tmp_path / name)
         assert result.code == code, result.stderr
         return result
 
@@ -73,21 +51,6 @@ def test_trainings_share_a_cache_and_another_prefix_is_another(finetune, tmp_pat
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
-def test_tokens_of_another_version_of_the_library_are_made_again(finetune, tmp_path, monkeypatch):
-    finetune("one", "--cache", tmp_path / "cache")
-    monkeypatch.setattr("tokenizers.__version__", "9.9")
-    finetune("two", "--cache", tmp_path / "cache")
-    assert len(list_caches(tmp_path / "cache")) == 2
-
-
-def test_sets_and_what_comes_from_a_pipe_are_read_once_too(finetune, room, toy, tmp_path):
-    sets = ("--train", room / "inline.jsonl", "--sampling-rate", 1, "--sampling-rate", 1, "--cache", tmp_path / "cache")
-    finetune("file", *sets)
-    finetune("pipe", *sets, "--corpus", "-", stdin=(toy / "corpus.jsonl").read_text())
-    assert read_weights(tmp_path / "file") == read_weights(tmp_path / "pipe")
-    assert len(list_caches(tmp_path / "cache")) == 1
-
-
 def test_a_token_cache_alone_does_not_block_a_run_with_other_settings(finetune, tmp_path, monkeypatch):
     monkeypatch.setattr(token_files, "MAX_CHUNK_TEXTS", 3)
     finetune("faster", "--learning-rate", 1e-3)
@@ -97,9 +60,12 @@ def test_a_token_cache_alone_does_not_block_a_run_with_other_settings(finetune, 
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_a_full_disk_is_one_line_and_the_same_command_goes_on(shared, finetune, room, tmp_path, monkeypatch, capfd):
+def test_a_full_disk_is_one_line_and_the_same_command_goes_on(shared, finetune, tmp_path, monkeypatch, capfd):
+    many = [{"docid": f"x{row}", "text": f"{row} owls hunt bees " * 9} for row in range(500)]
+    long = {"query_id": "x", "query": "who hunts", "positive_passages": many[:1], "negative_passages": many[1:]}
+    (tmp_path / "long.jsonl").write_text(json.dumps(long) + "\n")
     monkeypatch.setattr(token_files, "MAX_CHUNK_TEXTS", 100)
-    options = ("--train", room / "long.jsonl", *(("--cache", tmp_path / "cache") if shared else ()))
+    options = ("--train", tmp_path / "long.jsonl", *(("--cache", tmp_path / "cache") if shared else ()))
     full = FullDisk(tmp_path, bytes=12_000)
     result = finetune("out", *options, code=1)
     full.close()

@@ -1,7 +1,5 @@
 """`--checkpoint-every`: complete checkpoints beside the output, while it is trained."""
 
-import json
-
 import pytest
 
 from moeir.architectures.checkpoint import open_checkpoint
@@ -11,14 +9,6 @@ from tests.kill_points import each_disk_call, kill_at
 from tests.processes import read_metrics
 
 SIZES = ("--steps", 5, "--batch-size", 2, "--learning-rate", 1e-3, "--dtype", "float32", "--document-length", 20, "--query-length", 12)
-
-
-@pytest.fixture(scope="module")
-def examples(tmp_path_factory):
-    path = tmp_path_factory.mktemp("examples") / "train.jsonl"
-    lines = [{"query_id": f"t{number}", "positive_ids": ["owl"], "negative_ids": ["cat", "bat"]} for number in (1, 2, 3)]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return path
 
 
 def make_command(stage, toy, examples, model, output, *more):
@@ -37,7 +27,7 @@ def command(toy, examples, tiny_model_with_head):
 
 
 @pytest.mark.parametrize("stage", ["finetune", "pretrain"])
-def test_a_checkpoint_on_the_way_opens_like_any_other_and_changes_nothing(stage, command, toy, tmp_path):
+def test_a_checkpoint_on_the_way_opens_like_any_other_and_changes_nothing(stage, command, toy, examples, texts, tmp_path):
     result = run_moeir(*command(stage, tmp_path / "plain"))
     assert "-step-" not in result.stderr
     result = run_moeir(*command(stage, tmp_path / "model", "--checkpoint-every", 2, "--log-every", 100))
@@ -55,9 +45,8 @@ def test_a_checkpoint_on_the_way_opens_like_any_other_and_changes_nothing(stage,
     arch = ("--arch", "dense:head=false") if stage == "pretrain" else ()
     run_moeir("encode", "--model", tmp_path / "model-step-2", "--corpus", toy / "corpus.jsonl", "--output", tmp_path / "enc")
     more = ("--steps", 1, "--dtype", "float32", "--output", tmp_path / "next")
-    sources = ("--train", tmp_path / "t.jsonl", "--corpus", toy / "corpus.jsonl", "--queries", toy / "train-queries.jsonl")
-    (tmp_path / "t.jsonl").write_text('{"query_id": "t1", "positive_ids": ["owl"], "negative_ids": ["cat"]}\n')
-    run_moeir("finetune", "--model", tmp_path / "model-step-2", *arch, *sources, "--batch-size", 1, "--negatives", 1, *more)
+    sources = ("--train", examples, *texts, "--batch-size", 1, "--negatives", 1)
+    run_moeir("finetune", "--model", tmp_path / "model-step-2", *arch, *sources, *more)
 
 
 @each_disk_call(9, sample=90)
@@ -118,8 +107,7 @@ def test_those_of_other_settings_are_replaced_only_by_force(command, tmp_path):
     assert (tmp_path / "model-step-2").is_dir(), "without the flag they are left alone"
 
 
-@pytest.mark.parametrize("force", [(), ("--force",)])
-def test_what_is_read_is_not_replaced(force, command, toy, examples, tmp_path, tiny_model_with_head):
+def test_what_is_read_is_not_replaced(command, toy, examples, tmp_path, tiny_model_with_head):
     run_moeir(*command("pretrain", tmp_path / "model", "--checkpoint-every", 2))
     source = tmp_path / "model-step-2"
     before = (source / "model.safetensors").read_bytes()

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from moeir.records import runs
-from moeir.records.texts import read_texts_by_id
 from tests.conftest import CommandResult
 
 Moeir = Callable[..., CommandResult]
@@ -15,27 +14,9 @@ LENGTHS = ("--query-length", 32, "--document-length", 240)
 TRAINING = ("--objective", "lce", "--negatives", 2, "--batch-size", 2, "--epochs", 8, "--learning-rate", 1e-2, "--seed", 3)
 
 
-@pytest.fixture(scope="module")
-def examples(tmp_path_factory: pytest.TempPathFactory, toy: Path) -> Path:
-    """Four queries with a positive and two negatives each, by id."""
-    corpus, queries = (list(read_texts_by_id(toy / name)) for name in ("corpus.jsonl", "train-queries.jsonl"))
-    file = tmp_path_factory.mktemp("examples") / "train.jsonl"
-    rows = [
-        {"query_id": query, "positive_ids": corpus[number : number + 1], "negative_ids": corpus[number + 1 : number + 3]}
-        for number, query in enumerate(queries[:4])
-    ]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return file
-
-
-@pytest.fixture
-def texts(toy: Path) -> tuple[object, ...]:
-    return ("--queries", toy / "train-queries.jsonl", "--corpus", toy / "corpus.jsonl")
-
-
 @pytest.mark.parametrize("arch", ["cross-encoder:head=yes-no", "cross-encoder:head=yes-no,adapters=8"])
-def test_a_decoder_learns_to_rerank_and_its_scores_teach_a_retriever(
-    arch: str, tiny_decoder: Path, examples: Path, texts: tuple[object, ...], tiny_model: Path, tmp_path: Path, moeir: Moeir
+def test_a_decoder_learns_to_rerank_and_writes_its_scores_into_examples(
+    arch: str, tiny_decoder: Path, examples: Path, texts: tuple[object, ...], tmp_path: Path, moeir: Moeir
 ) -> None:
     """Trained on four queries it ranks their positives first; the scores in the examples are those of a reranked run."""
     result = moeir(
@@ -61,10 +42,6 @@ def test_a_decoder_learns_to_rerank_and_its_scores_teach_a_retriever(
         assert row["positive_scores"] + row["negative_scores"] == pytest.approx(
             [hits[name] for name in row["positive_ids"] + row["negative_ids"]], abs=1e-5
         )
-    for objective in ("kl", "margin-mse"):
-        student = ("finetune", "--model", tiny_model, "--arch", "dense", "--objective", objective, "--negatives", 2, "--batch-size", 2)
-        result = moeir(*student, "--train", tmp_path / "scored.jsonl", *texts, "--output", tmp_path / objective)
-        assert result.code == 0, result.stderr
 
 
 def test_tokens_of_pairs_in_another_template_are_not_taken_from_the_cache(

@@ -54,7 +54,7 @@ def test_points_hold_what_the_encodings_hold(exports: dict[str, Path], encodings
     assert list(by_name) == [names[number] for number in points[3]["vector"]["lexical"]["indices"]]
 
 
-@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize("server", ["qdrant", "vespa"])
 def test_parts_are_exported_as_the_whole_is(server: str, exports: dict[str, Path], encodings: Path, toy: Path, tmp_path: Path) -> None:
     ids = manifests.read_lines(encodings / "ids.txt")
     cuts = {"first": range(7), "second": range(7, 12)}
@@ -92,22 +92,24 @@ def test_a_representation_that_no_server_has_is_refused(encodings: Path, tmp_pat
     assert result.code == 2 and "lexical is exact-match, which no engine but moeir's serves" in result.stderr
 
 
+MEMORY_PROGRAM = """
+import sys
+from moeir import cli
+for encodings, output in zip(sys.argv[1::2], sys.argv[2::2]):
+    assert cli._exit_code(["export", "--to", "milvus", "--encodings", encodings, "--output", output]) == 0
+    print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
+"""
+
+
 def test_memory_does_not_grow_with_the_collection(encodings: Path, tmp_path: Path) -> None:
-    program = (
-        "import sys\nfrom moeir import cli\ncode = cli._exit_code(sys.argv[1:])\n"
-        "print(next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')))\nsys.exit(code)"
-    )
-    ids, peaks = manifests.read_lines(encodings / "ids.txt"), []
-    for times in (1, 600):
+    ids, folders = manifests.read_lines(encodings / "ids.txt"), []
+    for times in (1, 400):
         rows = list(range(len(ids))) * times
-        encodings_folder = write_encodings(
-            encodings, tmp_path / f"times{times}", rows, [f"{ids[row]}-{number}" for number, row in enumerate(rows)]
-        )
-        result = run_in_subprocess(
-            "export", "--to", "milvus", "--encodings", encodings_folder, "--output", tmp_path / f"out{times}", program=program
-        )
-        assert result.code == 0, result.stderr
-        peaks.append(int(result.stdout.split()[-1]))
-    size = sum(file.stat().st_size for file in (tmp_path / "out600").rglob("*.jsonl"))
+        names = [f"{ids[row]}-{number}" for number, row in enumerate(rows)]
+        folders += [write_encodings(encodings, tmp_path / f"times{times}", rows, names), tmp_path / f"out{times}"]
+    result = run_in_subprocess(*folders, program=MEMORY_PROGRAM)
+    assert result.code == 0, result.stderr
+    small, large = (int(line) * 1024 for line in result.stdout.split())
+    size = sum(file.stat().st_size for file in (tmp_path / "out400").rglob("*.jsonl"))
     assert size > 10 * 2**20
-    assert (peaks[1] - peaks[0]) * 1024 < size / 2, peaks
+    assert large - small < size / 2, (small, large, size)

@@ -37,12 +37,41 @@ def judged(index: Path, toy: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(scope="module")
 def calibrated(index: Path, judged: tuple[object, ...], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The toy checkpoint with scales that are far from one another."""
+    """The toy checkpoint with scales that are far from one another; `global`, which alone is better than the fused run, is named."""
     output = tmp_path_factory.mktemp("calibrated") / "ckpt"
     result = run_moeir("calibrate", "--index", index, *judged, "--dtype", "float32", "--output", output)
     assert f"next: moeir search --index {index} --model {output} --queries QUERIES --output runs" in result.stderr
     assert "on held-out queries" in result.stderr and "; applied" in result.stderr
+    counts = manifests.read_manifest(output)["counts"]
+    assert counts["means"]["global"] == 1.0 > counts["weighted sum"] > counts["sum"]
+    assert "global alone has nDCG@10 1.0000, the fused run" in result.stderr and "moeir search --expert global" in result.stderr
+    assert [line.split()[0] for line in result.stderr.splitlines() if line.startswith(EXPERTS)][:3] == list(EXPERTS)
     return output
+
+
+@pytest.fixture(scope="module")
+def scales(calibrated: Path) -> dict[str, float]:
+    read: dict[str, float] = json.loads((calibrated / "moeir.json").read_text())["calibration"]
+    assert len({*read.values(), 1.0}) == 4 and np.prod(list(read.values())) == pytest.approx(1, rel=1e-3)
+    return read
+
+
+def search(index: Path, toy: Path, output: Path, *more: object) -> dict[str, Run]:
+    run_moeir("search", "--index", index, "--queries", toy / "test-queries.tsv", "--dtype", "float32", *more, "--output", output)
+    return {path.stem: read_run(path) for path in output.glob("*.trec")}
+
+
+@pytest.fixture(scope="module")
+def folder(index: Path, toy: Path, calibrated: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The runs of the toy queries, `plain` and `scaled` by the calibrated checkpoint."""
+    folder = tmp_path_factory.mktemp("runs")
+    search(index, toy, folder / "plain")
+    search(index, toy, folder / "scaled", "--model", calibrated)
+    return folder
+
+
+def read_runs(folder: Path) -> dict[str, Run]:
+    return {path.stem: read_run(path) for path in folder.glob("*.trec")}
 
 
 def test_scales_that_do_not_win_on_held_out_queries_are_not_applied(
@@ -75,27 +104,6 @@ def test_scales_of_few_queries_are_not_applied(index: Path, judged: tuple[object
         assert ("weights of 5 queries cannot be tested on others, expected 6 or more; not applied" in result.stderr) == (count == 5)
 
 
-def test_an_expert_that_is_better_than_the_fused_run_is_named(index: Path, judged: tuple[object, ...], tmp_path: Path) -> None:
-    result = run_moeir("calibrate", "--index", index, *judged, "--dtype", "float32", "--output", tmp_path / "ckpt")
-    counts = manifests.read_manifest(tmp_path / "ckpt")["counts"]
-    means = counts["means"]
-    assert means["global"] == 1.0 > counts["weighted sum"] > counts["sum"]
-    assert "global alone has nDCG@10 1.0000, the fused run" in result.stderr and "moeir search --expert global" in result.stderr
-    assert [line.split()[0] for line in result.stderr.splitlines() if line.startswith(EXPERTS)][:3] == list(EXPERTS)
-
-
-@pytest.fixture(scope="module")
-def scales(calibrated: Path) -> dict[str, float]:
-    read: dict[str, float] = json.loads((calibrated / "moeir.json").read_text())["calibration"]
-    assert len({*read.values(), 1.0}) == 4 and np.prod(list(read.values())) == pytest.approx(1, rel=1e-3)
-    return read
-
-
-def search(index: Path, toy: Path, output: Path, *more: object) -> dict[str, Run]:
-    run_moeir("search", "--index", index, "--queries", toy / "test-queries.tsv", "--dtype", "float32", *more, "--output", output)
-    return {path.stem: read_run(path) for path in output.glob("*.trec")}
-
-
 def test_the_checkpoint_is_the_same_but_for_its_calibration(
     calibrated: Path, scales: dict[str, float], came_checkpoint: Path, moeir: Moeir
 ) -> None:
@@ -115,11 +123,14 @@ def test_the_checkpoint_is_the_same_but_for_its_calibration(
 
 
 @pytest.mark.parametrize("depth", [3, 1000])
-def test_search_scales_every_score_and_fuse_gives_the_same_sum(
+def test_search_scales_every_score_and_fuse_and_python_give_the_same_sum(
     index: Path, toy: Path, tmp_path: Path, calibrated: Path, scales: dict[str, float], depth: int
 ) -> None:
     plain = search(index, toy, tmp_path / "plain", "--depth", depth)
     scaled = search(index, toy, tmp_path / "scaled", "--depth", depth, "--model", calibrated)
+    query = next(iter(texts.read_texts(toy / "test-queries.tsv")))
+    searcher = package.open_index(index, model=package.open_checkpoint(calibrated), dtype="float32")  # type: ignore[attr-defined]
+    assert depth == 3 or searcher.search([query.content], 3) == [scaled["fused"].hits(query.id)[:3]]
     for name, scale in scales.items():
         for query in plain[name].queries:
             assert scaled[name].documents_of(query) == plain[name].documents_of(query)
@@ -141,10 +152,9 @@ def test_search_scales_every_score_and_fuse_gives_the_same_sum(
 
 
 def test_the_exact_sum_and_explanations_have_the_scaled_scores(
-    index: Path, toy: Path, tmp_path: Path, calibrated: Path, scales: dict[str, float]
+    index: Path, toy: Path, tmp_path: Path, calibrated: Path, scales: dict[str, float], folder: Path
 ) -> None:
-    plain = search(index, toy, tmp_path / "plain")
-    why = tmp_path / "why.jsonl"
+    plain, why = read_runs(folder / "plain"), tmp_path / "why.jsonl"
     scaled = search(index, toy, tmp_path / "scaled", "--depth", 3, "--model", calibrated, "--fuse", "exact-sum", "--explain", why)
     explanations = [json.loads(line) for line in why.read_text().splitlines()]
     assert explanations
@@ -157,39 +167,24 @@ def test_the_exact_sum_and_explanations_have_the_scaled_scores(
         assert sum(term["product"] for term in terms) == pytest.approx(expected["lexical"], rel=1e-5, abs=1e-6)
 
 
-def test_python_finds_what_search_finds(index: Path, toy: Path, tmp_path: Path, calibrated: Path) -> None:
-    scaled = search(index, toy, tmp_path / "scaled", "--model", calibrated)
-    query = next(iter(texts.read_texts(toy / "test-queries.tsv")))
-    searcher = package.open_index(index, model=package.open_checkpoint(calibrated), dtype="float32")  # type: ignore[attr-defined]
-    assert searcher.search([query.content], 3) == [scaled["fused"].hits(query.id)[:3]]
-
-
-def test_runs_of_two_calibrations_are_not_summed_by_default(index: Path, toy: Path, tmp_path: Path, calibrated: Path) -> None:
-    search(index, toy, tmp_path / "plain")
-    search(index, toy, tmp_path / "scaled", "--model", calibrated)
+def test_runs_of_two_calibrations_are_not_summed_by_default(folder: Path, tmp_path: Path) -> None:
     for folders, method in ((("scaled", "scaled"), "came-sum"), (("plain", "scaled"), "rrf")):
-        runs = [f"--run={tmp_path / folder / name}.trec" for folder, name in zip(folders, ("lexical", "global"), strict=True)]
+        runs = [f"--run={folder / one / name}.trec" for one, name in zip(folders, ("lexical", "global"), strict=True)]
         assert f"--method {method}: " in run_moeir("fuse", *runs, "--output", tmp_path / f"{method}.trec").stderr
 
 
-def test_a_report_explains_calibrated_runs(index: Path, toy: Path, tmp_path: Path, calibrated: Path) -> None:
-    search(index, toy, tmp_path / "runs", "--model", calibrated)
-    runs = [word for name in (*EXPERTS, "fused") for word in ("--run", tmp_path / "runs" / f"{name}.trec")]
+def test_a_report_explains_calibrated_runs(index: Path, toy: Path, tmp_path: Path, calibrated: Path, folder: Path) -> None:
+    runs, plain = ([f"--run={folder / one / name}.trec" for name in (*EXPERTS, "fused")] for one in ("scaled", "plain"))
     judged = ("--qrels", toy / "test-qrels.tsv", "--queries", toy / "test-queries.tsv")
-    common = ("report", *runs, *judged, "--index", index, "--output", tmp_path / "page.html")
-    result = run_moeir(*common, "--model", calibrated)
+    common = (*judged, "--index", index, "--output", tmp_path / "page.html", "--force")
+    result = run_moeir("report", *runs, *common, "--model", calibrated)
     assert "parts are left out" not in result.stderr and "without explanations" not in result.stderr
     assert run_in_process("report", *runs, *judged, "--model", calibrated, "--output", tmp_path / "no.html").code == 2
-    other = run_moeir(*common, "--force")  # the index's own checkpoint has other scores than these runs
-    assert (
-        "fused: shown without explanations: not an expert's run" in other.stderr
-        and "its checkpoint (--model names a calibrated one)" in other.stderr
-    )
-    plain = [str(word).replace(str(tmp_path / "runs"), str(tmp_path / "plain")) for word in runs]
-    search(index, toy, tmp_path / "plain")
-    options = (*judged, "--index", index, "--output", tmp_path / "plain.html")
-    assert "without explanations" in run_moeir("report", *plain, *options, "--model", calibrated).stderr
-    assert "without explanations" not in run_moeir("report", *plain, *options, "--force").stderr
+    other = run_moeir("report", *runs, *common).stderr  # the index's own checkpoint has other scores than these runs
+    assert "fused: shown without explanations: not an expert's run" in other
+    assert "its checkpoint (--model names a calibrated one)" in other
+    assert "without explanations" in run_moeir("report", *plain, *common, "--model", calibrated).stderr
+    assert "without explanations" not in run_moeir("report", *plain, *common).stderr
 
 
 def test_a_projection_shows_vectors_without_the_factor_of_their_scores(
@@ -210,15 +205,13 @@ def test_a_projection_shows_vectors_without_the_factor_of_their_scores(
 
 
 def test_an_index_of_a_calibrated_checkpoint_is_the_same_index(
-    index: Path, toy: Path, tmp_path: Path, calibrated: Path, came_checkpoint: Path, judged: tuple[object, ...]
+    folder: Path, toy: Path, tmp_path: Path, calibrated: Path, came_checkpoint: Path, judged: tuple[object, ...]
 ) -> None:
     run_moeir("encode", "--model", calibrated, "--corpus", toy / "corpus.jsonl", "--dtype", "float32", "--output", tmp_path / "enc")
     run_moeir("index", "--encodings", tmp_path / "enc", "--output", tmp_path / "idx")
-    plain, scaled = search(index, toy, tmp_path / "plain"), search(index, toy, tmp_path / "scaled", "--model", calibrated)
-    own, without = (
-        search(tmp_path / "idx", toy, tmp_path / "own"),
-        search(tmp_path / "idx", toy, tmp_path / "no", "--model", came_checkpoint),
-    )
+    plain, scaled = read_runs(folder / "plain"), read_runs(folder / "scaled")
+    own = search(tmp_path / "idx", toy, tmp_path / "own")
+    without = search(tmp_path / "idx", toy, tmp_path / "no", "--model", came_checkpoint)
     for query in plain["fused"].queries:
         assert own["fused"].hits(query) == scaled["fused"].hits(query) != plain["fused"].hits(query) == without["fused"].hits(query)
     run_moeir("calibrate", "--index", tmp_path / "idx", *judged, "--dtype", "float32", "--output", tmp_path / "again")

@@ -9,14 +9,8 @@ from tests.conftest import write_tiny_bert
 
 REFUSED = [  # a stage of six layers without a vocabulary head, its flags, and words of the error
     ("init", "--arch came", "came:shared_layers=10: the encoder has 6 layers; expected 0 to 6, as in --arch came:shared_layers=5"),
-    ("init", "--arch came:shared_layers=4,routing=role,routed_every=5", "every=5: no layer of 4 would have experts"),
-    ("finetune", "--arch came:shared_layers=4,experts=lexical+dense", "expected some of lexical+local+global"),
     ("finetune", "--arch mote:layers=9", "layers=9: expected numbers of layers, 1 to 6"),
-    ("finetune", "--arch mote:encoders=both", "mote:encoders=both: expected one of mote, siamese, separate"),
     ("finetune", "--arch taser:every=6", "every=6: no layer of 6 would have experts"),
-    ("finetune", "--arch taser:gradient=some", "gradient=some: expected one of"),
-    ("finetune", "--arch sbmoe:experts=0", "experts=0: expected"),
-    ("finetune", "--arch splade:pooling=mean", "lexical pooling=mean: expected one of max, sum"),
     ("finetune", "--arch dense --document-length 99", "--document-length 99: expected 3 to 64"),
     ("finetune", "--arch cross-encoder --query-length 64", "leaves no room for a document"),
     ("finetune", "--arch dense --temperature 0.1", "--temperature 0.1: no expert of dense has a normalised vector"),
@@ -77,7 +71,6 @@ def test_what_does_not_fit_the_weights_is_refused_before_texts_are_read(stage, f
     [
         ("came:shared_layers=2,local_dim=8", "came:shared_layers=3", "its weights are not those of came"),
         ("colbert:dim=8", "colbert:dim=16", "has shape [8, 32]"),
-        ("sbmoe:experts=2", "sbmoe:experts=3", "its weights are not those of sbmoe"),
         ("mote", "dense", "a mote checkpoint cannot become dense"),
     ],
 )
@@ -139,6 +132,7 @@ REFUSALS = {
     "index --encodings enc --engine maxsim --output x": "name its expert",
     "index --index bm25 --add enc --output x": "--add enc: expected texts",
     "index --corpus toy/corpus.jsonl --engine bm25 --output a.trec": "a.trec: exists and was not made by moeir",
+    "index --encodings enc --engine global=flat global=scan --output x": "--engine global=flat: its expert has another --engine",
     "search --index idx --queries toy/test-queries.tsv --expert none --output x": "none",
     "search --index idx --queries a.trec --output x": "a.trec",
     "calibrate --index bm25 --queries toy/test-queries.tsv --qrels toy/test-qrels.tsv --output x": "has no checkpoint",

@@ -1,17 +1,17 @@
 """A corpus encoded by several processes: the bytes of one process, and one line for any error."""
 
 import shutil
-from pathlib import Path
 
 import pytest
 
 from tests.conftest import run_in_process
+from tests.index_sequences import read_files
 from tests.processes import run_captured, run_processes
 from tests.stage_scenarios import write_long_corpus
 
 
 @pytest.fixture(scope="module")
-def room(tmp_path_factory, came_checkpoint, toy):
+def room(tmp_path_factory, came_checkpoint):
     """A corpus of three windows, encoded at once and by two processes."""
     folder = tmp_path_factory.mktemp("processes")
     write_long_corpus(folder / "corpus.jsonl")
@@ -33,11 +33,6 @@ def encode(folder, checkpoint, output, *more):
 def command(folder, checkpoint, output, *more):
     fixed = ("encode", "--model", checkpoint, "--corpus", folder / "corpus.jsonl", "--dtype", "float32", "--device", "cpu")
     return (*fixed, *more, "--output", folder / output)
-
-
-def read_files(folder: Path) -> dict[str, bytes]:
-    paths = (path for path in folder.rglob("*") if path.is_file() and path.name != "manifest.json")
-    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
 def test_an_index_of_what_two_processes_made_has_the_bytes_of_one_made_at_once(room, tmp_path, moeir):

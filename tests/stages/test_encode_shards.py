@@ -2,16 +2,13 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 
 from moeir.artifacts.shards import Shard, finished_shards, missing_shards, shard_folders
 from moeir.errors import ArtifactError, UsageError
 from tests.conftest import run_in_process
-
-SEARCH = ("search", "--dtype", "float32")  # as the documents
-ENGINES = ("global=flat", "lexical=inverted", "local=maxsim")
+from tests.index_sequences import read_files
 
 
 @pytest.fixture(scope="module")
@@ -40,25 +37,18 @@ def encode(checkpoint, toy, output, *more):
     )
 
 
-def read_files(folder: Path) -> dict[str, bytes]:
-    paths = (path for path in folder.rglob("*") if path.is_file() and path.name != "manifest.json")
-    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
-
-
-def test_an_index_of_shards_has_the_bytes_of_one_made_at_once(room, tmp_path, moeir):
-    for name in ("whole", "enc"):
-        result = moeir("index", "--encodings", room / name, "--output", tmp_path / name)
-        assert result.code == 0, result.stderr
-    assert read_files(tmp_path / "enc") == read_files(tmp_path / "whole")
-    counts = [json.loads((tmp_path / name / "manifest.json").read_text())["counts"] for name in ("whole", "enc")]
-    assert counts[0] == counts[1]
-
-
-def test_shards_are_runs_of_whole_windows_in_the_order_of_the_corpus(room):
+def test_shards_are_runs_of_whole_windows_of_which_index_and_export_make_the_bytes_of_one_made_at_once(room, tmp_path, moeir):
     lines = [(room / "enc" / f"{number}-of-3" / "ids.txt").read_text() for number in range(3)]
     assert [len(part.split()) for part in lines] == [3, 3, 6]
     assert "".join(lines) == (room / "whole" / "ids.txt").read_text()
     assert sorted(path.name for path in (room / "enc").iterdir()) == ["0-of-3", "1-of-3", "2-of-3"]
+    for command in (("index",), ("export", "--to", "qdrant")):
+        for name in ("whole", "enc"):
+            result = moeir(*command, "--encodings", room / name, "--output", tmp_path / command[0] / name)
+            assert result.code == 0, result.stderr
+        assert read_files(tmp_path / command[0] / "enc") == read_files(tmp_path / command[0] / "whole")
+    counts = [json.loads((tmp_path / "index" / name / "manifest.json").read_text())["counts"] for name in ("whole", "enc")]
+    assert counts[0] == counts[1]
 
 
 def test_a_shard_that_is_there_is_not_made_again(spare, came_checkpoint, toy):
@@ -67,7 +57,10 @@ def test_a_shard_that_is_there_is_not_made_again(spare, came_checkpoint, toy):
     assert "--force replaces it" in encode(came_checkpoint, toy, spare, "--shard", "1/3", "--keep-empty").stderr
 
 
-def test_a_missing_shard_is_named_with_the_command_that_makes_it(spare, tmp_path, moeir, room):
+def test_a_damaged_shard_is_named_and_a_missing_one_with_the_command_that_makes_it(spare, tmp_path, moeir, room):
+    (spare / "2-of-3" / "ids.txt").write_text("")
+    result = moeir("index", "--encodings", spare, "--output", tmp_path / "idx")
+    assert result.code == 4 and "2-of-3/ids.txt: damaged: expected" in result.stderr
     shutil.rmtree(spare / "1-of-3")
     result = moeir("index", "--encodings", spare, "--output", tmp_path / "idx")
     words = f"{spare}: shard 1/3 is missing or unfinished; the same moeir encode command with --shard 1/3 makes it"
@@ -82,25 +75,6 @@ def test_shards_of_other_settings_or_of_two_sets_are_refused(spare, came_checkpo
     assert f"{spare}/1-of-3: made with other settings or sources (terms) than 0-of-3; {advice}" in result.stderr
     shutil.copytree(spare / "0-of-3", spare / "0-of-2")
     assert "has shards of two sets, 0-of-2 and 0-of-3" in moeir("index", "--encodings", spare, "--output", tmp_path / "idx").stderr
-
-
-def test_a_damaged_shard_is_named(spare, tmp_path, moeir):
-    (spare / "2-of-3" / "ids.txt").write_text("")
-    result = moeir("index", "--encodings", spare, "--output", tmp_path / "idx")
-    assert result.code == 4 and "2-of-3/ids.txt: damaged: expected" in result.stderr
-
-
-def test_an_export_takes_a_folder_of_shards(room, toy, tmp_path, moeir):
-    for name in ("whole", "enc"):
-        result = moeir("export", "--to", "qdrant", "--encodings", room / name, "--output", tmp_path / name)
-        assert result.code == 0, result.stderr
-    assert read_files(tmp_path / "enc") == read_files(tmp_path / "whole")
-
-
-@pytest.mark.parametrize("shard", ["3", "3/3", "-1/3", "1/0", "a/b", "1/3/5", "", "1/10001", f"1/{'9' * 5000}", "\u0661/3"])
-def test_a_shard_is_a_number_of_a_number(shard, came_checkpoint, toy, tmp_path):
-    result = encode(came_checkpoint, toy, tmp_path / "enc", f"--shard={shard}")
-    assert result.code == 2 and "expected I/N, the I-th of N parts" in result.stderr
 
 
 def test_what_cannot_be_sharded_is_said_in_a_line(room, spare, came_checkpoint, toy, tmp_path, moeir):
@@ -141,29 +115,6 @@ def test_what_a_folder_holds(spare, room, tmp_path):
     assert missing_shards(finished_shards(spare)) == [Shard(1, 3)]
     with pytest.raises(ArtifactError, match="shard 1/3 is missing"):
         shard_folders(spare)
-    with pytest.raises(UsageError, match="expected I/N"):
-        Shard.parse("8/8")
-
-
-SEARCH_OPTIONS = (("--threads", 1), ("--threads", 2, "--batch-size", 1))
-
-
-def test_whatever_the_shards_a_search_gives_the_same_bytes(came_checkpoint, toy, tmp_path, monkeypatch, moeir):
-    monkeypatch.setattr("moeir.stages.encode.CHUNK", 1)
-    files_by_count: dict[int, list[dict[str, bytes]]] = {}
-    for count in (1, 4):
-        encodings, index = tmp_path / f"enc{count}", tmp_path / f"idx{count}"
-        for number in reversed(range(count)):
-            result = encode(came_checkpoint, toy, encodings, *(("--shard", f"{number}/{count}") if count > 1 else ()))
-            assert result.code == 0, result.stderr
-        assert moeir("index", "--encodings", encodings, "--output", index).code == 0
-        files_by_count[count] = []
-        for number, options in enumerate(SEARCH_OPTIONS):
-            run_folder = tmp_path / f"runs{count}-{number}"
-            result = moeir(*SEARCH, "--index", index, "--queries", toy / "test-queries.tsv", "--depth", 5, *options, "--output", run_folder)
-            assert result.code == 0, result.stderr
-            files_by_count[count].append(read_files(run_folder))
-    assert sorted(files_by_count[1][0]) == ["fused.trec", "global.trec", "lexical.trec", "local.trec"]
-    assert files_by_count[1] == files_by_count[4]
-    ranks = [[line.split()[:4] for name in sorted(runs) for line in runs[name].decode().splitlines()] for runs in files_by_count[1]]
-    assert ranks == [ranks[0]] * len(SEARCH_OPTIONS)  # the same documents; queries read in another batch differ by rounding
+    for text in ("8/8", "3", "-1/3", "1/0", "a/b", "1/3/5", "", "1/10001", f"1/{'9' * 5000}", "\u0661/3"):
+        with pytest.raises(UsageError, match="expected I/N, the I-th of N parts"):
+            Shard.parse(text)

@@ -35,11 +35,11 @@ def test_a_word_of_the_queries_alone_finds_their_document(room, moeir):
     assert "10 of 12 documents have no queries in generated.jsonl; they are indexed as they are" in result.stderr
     assert sorted(search_hits(moeir, "idx")) == [("q1", "bat"), ("q1", "owl"), ("q2", "bat")]
     assert (room / "idx/ids.txt").read_bytes() == (room / "plain/ids.txt").read_bytes()
-
-
-def test_only_the_first_queries_are_added_if_so_wished(room, moeir):
-    assert index(moeir, "--expansion", "generated.jsonl", "--expansion-queries", 1).code == 0
-    assert search_hits(moeir, "idx") == [("q1", "bat"), ("q2", "bat")]
+    with open("generated.jsonl", "a") as file:
+        file.write('{"_id": "yak", "queries": ["hairy cattle"]}\n')
+    result = index(moeir, "--expansion", "generated.jsonl", "--expansion-queries", 1, output="first")
+    assert result.code == 0 and "generated.jsonl: 1 documents are not in the corpus; their queries are left out" in result.stderr
+    assert search_hits(moeir, "first") == [("q1", "bat"), ("q2", "bat")]
 
 
 def test_an_expanded_index_is_that_of_the_expanded_texts(room, moeir):
@@ -53,31 +53,18 @@ def test_an_expanded_index_is_that_of_the_expanded_texts(room, moeir):
         assert file.read_bytes() == (room / "idx/bm25" / file.name).read_bytes()
 
 
-def test_queries_of_documents_that_are_not_there_are_counted(room, moeir):
-    with open("generated.jsonl", "a") as file:
-        file.write('{"_id": "yak", "queries": ["hairy cattle"]}\n')
-    result = index(moeir, "--expansion", "generated.jsonl")
-    assert result.code == 0 and "generated.jsonl: 1 documents are not in the corpus; their queries are left out" in result.stderr
-
-
-BAD = [
-    (("--expansion", "other.jsonl"), 3, "other.jsonl: has queries for none of the 12 documents; do the ids agree?"),
-    (("--expansion", "corpus.jsonl"), 3, "corpus.jsonl:1: expected _id, and queries as a list"),
-    (("--expansion-queries", 1), 2, "--expansion-queries needs --expansion"),
-]
-
-
-@pytest.mark.parametrize(("flags", "code", "words"), BAD)
-def test_an_expansion_that_cannot_be_is_one_line(flags, code, words, room, moeir):
+def test_an_expansion_that_cannot_be_is_one_line(room, moeir, encodings):
     (room / "other.jsonl").write_text('{"_id": "yak", "queries": ["hairy cattle"]}\n')
-    result = index(moeir, *flags)
-    assert (result.code, result.stderr.count("error: ")) == (code, 1) and words in result.stderr.splitlines()[-1]
-    assert not list(room.glob("idx*"))
-
-
-def test_encodings_are_not_expanded(room, moeir, encodings):
-    result = moeir("index", "--encodings", encodings, "--expansion", "generated.jsonl", "--output", "idx")
-    assert (result.code, result.stderr) == (2, "error: --expansion needs --corpus or --add\n")
+    texts = ("--corpus", "corpus.jsonl", "--engine", "bm25")
+    for flags, code, words in (
+        ((*texts, "--expansion", "other.jsonl"), 3, "other.jsonl: has queries for none of the 12 documents; do the ids agree?"),
+        ((*texts, "--expansion", "corpus.jsonl"), 3, "corpus.jsonl:1: expected _id, and queries as a list"),
+        ((*texts, "--expansion-queries", 1), 2, "--expansion-queries needs --expansion"),
+        (("--encodings", encodings, "--expansion", "generated.jsonl"), 2, "error: --expansion needs --corpus or --add"),
+    ):
+        result = moeir("index", *flags, "--output", "idx")
+        assert (result.code, result.stderr.count("error: ")) == (code, 1) and words in result.stderr.splitlines()[-1]
+        assert not list(room.glob("idx*"))
 
 
 def test_what_a_t5_wrote_expands_an_index(room, moeir, t5_model):

@@ -25,20 +25,27 @@ def write(moeir, t5_model, toy, tmp_path):
     return run
 
 
+@pytest.fixture(scope="module")
+def whole(moeir, t5_model, toy, tmp_path_factory):
+    """The file of the toy corpus without more flags."""
+    path = tmp_path_factory.mktemp("generated") / "generated.jsonl"
+    assert moeir("generate-queries", "--model", t5_model, "--corpus", toy / "corpus.jsonl", *SHORT, "--output", path).code == 0
+    return path
+
+
 def ids_of(content):
     return [record["_id"] for record in map(json.loads, content.decode().splitlines())]
 
 
-def test_every_document_has_a_line_with_its_queries_in_the_order_of_the_corpus(write, toy, tmp_path):
-    content = write()
-    assert ids_of(content) == list(texts.read_texts_by_id(toy / "corpus.jsonl"))
-    records = list(generated_queries.read_generated_queries(tmp_path / "generated.jsonl"))
-    assert [generated_queries.format_line(record.id, record.queries) for record in records] == content.decode().splitlines()
-    counts = json.loads((tmp_path / "generated.jsonl.manifest.json").read_text())["counts"]
+def test_every_document_has_a_line_with_its_queries_in_the_order_of_the_corpus(whole, toy):
+    assert ids_of(whole.read_bytes()) == list(texts.read_texts_by_id(toy / "corpus.jsonl"))
+    records = list(generated_queries.read_generated_queries(whole))
+    assert [generated_queries.format_line(record.id, record.queries) for record in records] == whole.read_text().splitlines()
+    counts = json.loads(whole.with_name("generated.jsonl.manifest.json").read_text())["counts"]
     queries = [query for record in records for query in record.queries]
     assert (counts["passages"], counts["queries"], counts["empty"]) == (12, len(queries), 60 - len(queries))
     assert 0 < counts["empty"] < 30 and all(query == " ".join(query.split()) != "" for query in queries)
-    assert not list(tmp_path.glob(".*"))
+    assert not list(whole.parent.glob(".*"))
 
 
 def test_a_mt5_writes_queries_too(moeir, toy, tmp_path):
@@ -48,46 +55,33 @@ def test_a_mt5_writes_queries_too(moeir, toy, tmp_path):
     assert any(record.queries for record in generated_queries.read_generated_queries(output))
 
 
-def test_the_seed_decides(write):
-    first = write("--seed", 1)
-    assert write("--seed", 1, name="again.jsonl") == first
-    assert write("--seed", 2, name="other.jsonl") != first
+def test_the_seed_and_the_prefix_decide_and_a_pipe_gives_what_the_file_does(write, whole, moeir, t5_model, toy, tmp_path):
+    assert write("--seed", 2) != whole.read_bytes()
+    records = [{"_id": text.id, "text": f"bat: {text.content}"} for text in texts.read_texts(toy / "corpus.jsonl")]
+    (tmp_path / "prefixed.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    prefixed = write("--prefix", "bat: ", name="flag.jsonl")
+    assert prefixed == write(name="said.jsonl", corpus=tmp_path / "prefixed.jsonl") != whole.read_bytes()
+    command = ("generate-queries", "--model", t5_model, "--corpus", "-", *SHORT, "--output", "-")
+    piped = moeir(*command, stdin=(toy / "corpus.jsonl").read_text(encoding="utf-8"))
+    assert (piped.code, piped.stdout) == (0, whole.read_text())
 
 
 def test_shards_one_behind_the_other_are_the_whole(write, monkeypatch, moeir, toy, t5_model):
     monkeypatch.setattr(generate_queries, "BLOCK", 4)
-    whole = write()
-    for parts in (2, 3):
-        shards = [write("--shard", f"{number}/{parts}", name=f"{number}-{parts}.jsonl") for number in range(parts)]
-        assert b"".join(shards) == whole and all(shards)
+    shards = [write("--shard", f"{number}/2", name=f"{number}.jsonl") for number in range(2)]
+    assert b"".join(shards) == write() and all(shards)
     refused = moeir("generate-queries", "--model", t5_model, "--corpus", toy / "corpus.jsonl", "--shard", "0/4", "--output", "-")
     assert refused.code == 2 and "has 12 texts, 3 blocks of 4; expected at most 3 shards" in refused.stderr
 
 
-def test_a_prefix_is_read_before_every_passage(write, toy, tmp_path):
-    prefixed = tmp_path / "prefixed.jsonl"
-    records = [{"_id": text.id, "text": f"bat: {text.content}"} for text in texts.read_texts(toy / "corpus.jsonl")]
-    prefixed.write_text("".join(json.dumps(record) + "\n" for record in records))
-    content = write("--prefix", "bat: ")
-    assert content == write(name="said.jsonl", corpus=prefixed) != write(name="plain.jsonl")
-
-
-def test_long_passages_are_cut_and_counted(moeir, toy, t5_model):
-    result = moeir("generate-queries", "--model", t5_model, "--corpus", toy / "corpus.jsonl", *SHORT, "--max-input", 15, "--output", "-")
-    assert "of 12 passages were truncated to --max-input 15 tokens" in result.stderr
-    assert len(result.stdout.splitlines()) == 12
-
-
-def test_a_passage_without_text_gets_no_queries(write, tmp_path):
-    (tmp_path / "some.jsonl").write_text('{"_id": "a", "text": ""}\n{"_id": "b", "text": "owl"}\n')
-    first, second = map(json.loads, write("--keep-empty", corpus=tmp_path / "some.jsonl").splitlines())
+def test_a_passage_without_text_gets_no_queries_and_a_long_one_is_cut_and_counted(moeir, t5_model, tmp_path):
+    lines = ('{"_id": "a", "text": ""}', '{"_id": "b", "text": "owl"}', json.dumps({"_id": "c", "text": "owl " * 40}))
+    (tmp_path / "some.jsonl").write_text("\n".join(lines))
+    command = ("generate-queries", "--model", t5_model, "--corpus", tmp_path / "some.jsonl", "--keep-empty", *SHORT, "--max-input", 15)
+    result = moeir(*command, "--output", "-")
+    first, second, _ = map(json.loads, result.stdout.splitlines())
     assert first == {"_id": "a", "queries": []} and second["queries"]
-
-
-def test_a_pipe_is_given_what_the_file_holds(moeir, write, toy, t5_model):
-    corpus = (toy / "corpus.jsonl").read_text(encoding="utf-8")
-    result = moeir("generate-queries", "--model", t5_model, "--corpus", "-", *SHORT, "--output", "-", stdin=corpus)
-    assert (result.code, result.stdout.encode()) == (0, write())
+    assert "1 of 3 passages were truncated to --max-input 15 tokens" in result.stderr
 
 
 def test_what_was_on_disk_is_not_written_again(write, monkeypatch, moeir, t5_model, toy, tmp_path):

@@ -36,26 +36,20 @@ def mine(tmp_path: Path, moeir: Moeir, monkeypatch: pytest.MonkeyPatch) -> Calla
     return mined
 
 
-def test_the_querys_own_document_is_no_negative_and_the_log_names_the_switch(mine: Callable[..., tuple[list[str], str]]) -> None:
+def test_which_documents_are_no_negatives_and_the_log_says_why(mine: Callable[..., tuple[list[str], str]]) -> None:
     negatives, log = mine()
     assert negatives == ["twin", "asked", "cat"]
     assert "documents that are no negatives: 1 are their query (--keep-own-document keeps them)" in log
     assert mine("--keep-own-document")[0] == ["twin", "q1", "asked", "cat"]
-
-
-def test_a_document_of_a_grade_between_is_neither_and_the_log_says_so(mine: Callable[..., tuple[list[str], str]]) -> None:
-    negatives, log = mine("--positive-grade", 2)
-    assert "hen" not in negatives and "1 are judged better than --negative-grade" in log
-    negatives, log = mine("--positive-grade", 2, "--negative-grade", 1)
-    assert "hen" in negatives and "--negative-grade" not in log
-
-
-def test_texts_of_a_positive_and_of_the_query_are_no_negatives(mine: Callable[..., tuple[list[str], str]]) -> None:
     negatives, log = mine("--corpus", "corpus.jsonl")
     assert negatives == ["asked", "cat"] and "1 have the text of a positive" in log
     negatives, log = mine("--corpus", "corpus.jsonl", "--queries", "queries.tsv")
     assert negatives == ["cat"] and "2 are their query" in log
     assert mine("--corpus", "corpus.jsonl", "--queries", "queries.tsv", "--keep-own-document")[0] == ["q1", "asked", "cat"]
+    negatives, log = mine("--positive-grade", 2)
+    assert "hen" not in negatives and "1 are judged better than --negative-grade" in log
+    negatives, log = mine("--positive-grade", 2, "--negative-grade", 1)
+    assert "hen" in negatives and "--negative-grade" not in log
 
 
 def test_candidates_too_near_to_a_positive_are_dropped_by_the_run_or_a_teacher(

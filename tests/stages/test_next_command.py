@@ -29,20 +29,12 @@ FOLLOWED = [  # a stage, every one that makes something; what begins the next co
     ),
     ("finetune --model tiny --arch cross-encoder --train t.jsonl --output ce", "rerank --model ce --run RUN --queries QUERIES"),
     (
-        "finetune --model tiny --arch cross-encoder --train t.jsonl --dataset D --output ce",
-        "rerank --model ce --run RUN --queries 'D/queries.jsonl#D/qrels/test.tsv' --corpus D/corpus.jsonl",
-    ),
-    (
         "generate-queries --model t5 --corpus texts.jsonl --output queries.jsonl",
         "index --corpus texts.jsonl --engine bm25 --expansion queries.jsonl --output idx",
     ),
     (
         "mine-negatives --run a.trec --qrels qrels --output train.jsonl",
         "finetune --model CHECKPOINT --train train.jsonl --queries QUERIES --corpus CORPUS --output finetuned",
-    ),
-    (
-        "mine-negatives --run a.trec --dataset D --output t.jsonl",
-        "finetune --model CHECKPOINT --train t.jsonl --queries 'D/queries.jsonl#D/qrels/train.tsv' --corpus D/corpus.jsonl",
     ),
     ("encode --model ckpt --corpus - --output enc", "index --encodings enc --output idx"),
     ("encode --model ckpt --corpus c.jsonl --shard 0/2 --output enc", None),
@@ -52,7 +44,6 @@ FOLLOWED = [  # a stage, every one that makes something; what begins the next co
     ("search --index idx --queries q.tsv --output run.trec", "evaluate --run run.trec --qrels QRELS"),
     ("search --index i --dataset D --split dev --output r.trec", "evaluate --run r.trec --qrels D/qrels/dev.tsv"),
     ("search --index i --queries D#dev --output r.trec", "evaluate --run r.trec --qrels D/qrels/dev.tsv"),
-    ("search --index i --dataset D --output r.trec", "evaluate --run r.trec --qrels D/qrels/test.tsv"),
     ("search --index i --queries irds:x/dev --output r.trec", "evaluate --run r.trec --qrels 'irds:x/dev#qrels'"),
     ("search --index i --dataset hf:mteb/scifact --output r.trec", "evaluate --run r.trec --qrels hf:mteb/scifact/default@test"),
     ("search --index i --query owls --output r.trec", None),
@@ -67,7 +58,6 @@ FOLLOWED = [  # a stage, every one that makes something; what begins the next co
     ),
     ("fuse --run a.trec --run b.trec --output fused.trec", "evaluate --run fused.trec --qrels QRELS"),
     ("rerank --model ce --run a.trec --queries q.tsv --corpus c.jsonl --output best.trec", "evaluate --run best.trec --qrels QRELS"),
-    ("rerank --model m --run a.trec --dataset D --split dev --output r.trec", "evaluate --run r.trec --qrels D/qrels/dev.tsv"),
     (
         "rerank --model m --train t.jsonl --queries q.tsv --corpus c.jsonl --output s.jsonl",
         "finetune --model CHECKPOINT --train s.jsonl --queries q.tsv --corpus c.jsonl --objective kl --output finetuned",
@@ -181,13 +171,10 @@ def test_a_stage_ends_with_what_it_made_and_the_next_command_once(bm25_index: Pa
     assert streamed.code == 0 and "made " not in streamed.stderr and "next: " not in streamed.stderr and "one batch in " in streamed.stderr
 
 
-def test_the_figure_of_a_training_is_its_loss_and_that_of_its_development_set() -> None:
+def test_the_figures_of_products(came_checkpoint: Path, toy: Path, tmp_path: Path, moeir) -> None:
     stage = parse("finetune --model tiny --arch dense --train t.jsonl --output ckpt")
     counts = {"steps": 1400, "last": {"loss": 0.61049}, "development": {"measure": "nDCG@10", "value": 0.7421, "step": 1300}}
     assert stage.summary(counts) == "1,400 steps, loss 0.610, development nDCG@10 0.7421 after step 1300"
-
-
-def test_the_figures_of_encodings_and_an_index_are_their_texts(came_checkpoint: Path, toy: Path, tmp_path: Path, moeir) -> None:
     flags = ("--model", came_checkpoint, "--corpus", toy / "corpus.jsonl", "--dtype", "float32", "--output", tmp_path / "enc")
     assert f"made {tmp_path}/enc: 12 texts in float32, lexical, local, global" in moeir("encode", *flags).stderr.splitlines()
     built = moeir("index", "--encodings", tmp_path / "enc", "--engine", "lexical=scan", "--output", tmp_path / "idx")

@@ -49,6 +49,10 @@ def test_a_search_with_a_prompt_is_that_of_a_checkpoint_with_this_prefix(folder:
         assert result.code == 0, result.stderr
         runs[name] = output.read_text()
     assert runs["query"] == runs["none"] != runs["sts"]
+    documents, queries = (
+        json.loads(path.read_text())["counts"] for path in (folder / "enc/manifest.json", tmp_path / "sts.trec.manifest.json")
+    )
+    assert documents["dtype"] == queries["dtype"], "queries are encoded in the precision of documents by default"
     query, *_, score, _ = runs["sts"].splitlines()[0].split()
     text = dict(line.split("\t") for line in (toy / "test-queries.tsv").read_text().splitlines())[query]
     vector = package.open_checkpoint(folder / "sts").encode([text], "query")["global"].vectors
@@ -58,14 +62,13 @@ def test_a_search_with_a_prompt_is_that_of_a_checkpoint_with_this_prefix(folder:
     assert float(score) == pytest.approx(float(best), rel=1e-2)  # stored in half precision
 
 
-@pytest.mark.parametrize("name", ["unknown", "document", "passage"])
-def test_a_search_with_a_prompt_that_is_not_one_of_queries_is_refused(name: str, folder: Path) -> None:
-    result = run_in_process("search", "--index", folder / "idx", "--query", "bats", "--prompt", name, "--output", "-")
-    prompts = "the checkpoint's prompts for queries are query, sts, Retrieval-query; moeir init --prompt adds one"
-    assert result == (2, "", f"error: --prompt {name}: {prompts}\n")
-
-
-def test_prompts_without_a_checkpoint_or_a_name_are_refused(bm25_index: Path, tiny_model: Path, folder: Path, tmp_path: Path) -> None:
+def test_prompts_that_are_not_of_queries_or_without_a_checkpoint_or_a_name_are_refused(
+    bm25_index: Path, tiny_model: Path, folder: Path, tmp_path: Path
+) -> None:
+    for name in ("unknown", "document", "passage"):
+        result = run_in_process("search", "--index", folder / "idx", "--query", "bats", "--prompt", name, "--output", "-")
+        prompts = "the checkpoint's prompts for queries are query, sts, Retrieval-query; moeir init --prompt adds one"
+        assert result == (2, "", f"error: --prompt {name}: {prompts}\n")
     result = run_in_process("search", "--index", bm25_index, "--query", "bats", "--prompt", "sts", "--output", "-")
     assert result.code == 2 and "this index has no checkpoint; leave --prompt out" in result.stderr
     for flag in ("owl: ", "=owl: ", "query=owl: ", "passage=owl: "):

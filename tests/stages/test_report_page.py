@@ -267,11 +267,16 @@ def test_a_run_belongs_to_the_index_of_its_manifest_whatever_its_name(room, inde
     assert ParsedPage((tmp_path / "page.html").read_text()).blocks()["data"]["experts"] == {"global": "global"}
 
 
-def test_a_fused_run_without_the_runs_of_its_experts_is_shown_without_explanations(room, index, moeir, tmp_path):
+def test_runs_of_another_index_or_without_those_of_the_experts_are_shown_without_explanations(
+    room, bm25_index, command, index, moeir, tmp_path
+):
     texts = ("--queries", room / "queries.tsv", "--qrels", room / "qrels", "--index", index, "--output", tmp_path / "page.html")
     result = moeir("report", "--run", f"came={room / 'runs' / 'fused.trec'}", *texts)
     assert result.code == 0 and len(result.messages) == 1
     assert result.messages[0].startswith("came: shown without explanations, which need the runs of its experts: name them")
+    result = moeir(*command, "--index", bm25_index, "--output", tmp_path / "page.html", "--force")
+    assert result.code == 0 and len(result.messages) == 1 and result.messages[0].startswith("lexical, local, global, fused: shown without")
+    assert not any("x" in case for case in ParsedPage((tmp_path / "page.html").read_text()).blocks()["cases-0"])
 
 
 def test_a_run_of_bm25_or_of_several_runs_beside_the_experts_needs_no_warning(room, bm25_index, command, index, moeir, tmp_path):
@@ -280,9 +285,3 @@ def test_a_run_of_bm25_or_of_several_runs_beside_the_experts_needs_no_warning(ro
     more = ("--run", tmp_path / "bm25.trec", "--run", tmp_path / "all.trec", "--index", index)
     result = moeir(*command, *more, "--output", tmp_path / "page.html")
     assert (result.code, result.messages) == (0, [])
-
-
-def test_runs_of_another_index_are_shown_without_explanations(room, bm25_index, command, moeir, tmp_path):
-    result = moeir(*command, "--index", bm25_index, "--output", tmp_path / "page.html")
-    assert result.code == 0 and len(result.messages) == 1 and result.messages[0].startswith("lexical, local, global, fused: shown without")
-    assert not any("x" in case for case in ParsedPage((tmp_path / "page.html").read_text()).blocks()["cases-0"])

@@ -104,23 +104,19 @@ def test_an_ensemble_is_the_mean_of_standardised_scores(room, rerank, tmp_path):
             assert dict(both.hits(query)) == pytest.approx(expected, abs=1e-5)
 
 
-@pytest.mark.parametrize("expert", ["lexical", "local", "global"])
-def test_an_expert_scores_as_its_exact_index_does(expert, rerank, room, index, came_checkpoint, toy, tmp_path):
-    (room / "came").exists() or (room / "came").symlink_to(came_checkpoint)
-    command = (*SEARCH, "--index", index, "--queries", toy / "test-queries.tsv", "--expert", expert, "--depth", 50)
-    run_moeir(*command, "--output", tmp_path / "found.trec")
-    exact, again = runs.read_run(tmp_path / "found.trec"), rerank(tmp_path / "out.trec", "--expert", expert, model="came")
-    for query in again.queries:
-        scores = dict(again.hits(query))
-        assert all(scores[name] == pytest.approx(score, rel=2e-3, abs=2e-3) for name, score in exact.hits(query))
-
-
-def test_all_experts_are_added(rerank, room, came_checkpoint, tmp_path):
-    (room / "came").exists() or (room / "came").symlink_to(came_checkpoint)
-    parts = [rerank(tmp_path / f"{name}.trec", "--expert", name, model="came") for name in ("lexical", "local", "global")]
+def test_an_expert_scores_as_its_exact_index_does_and_experts_are_added(rerank, room, index, came_checkpoint, toy, tmp_path):
+    (room / "came").symlink_to(came_checkpoint)
+    run_moeir(*SEARCH, "--index", index, "--queries", toy / "test-queries.tsv", "--depth", 50, "--output", tmp_path / "found")
+    parts = {}
+    for expert in ("lexical", "local", "global"):
+        exact = runs.read_run(tmp_path / "found" / f"{expert}.trec")
+        parts[expert] = rerank(tmp_path / f"{expert}.trec", "--expert", expert, model="came")
+        for query in parts[expert].queries:
+            scores = dict(parts[expert].hits(query))
+            assert all(scores[name] == pytest.approx(score, rel=2e-3, abs=2e-3) for name, score in exact.hits(query))
     total = rerank(tmp_path / "all.trec", model="came")
     for query in total.queries:
-        sums = {name: sum(dict(part.hits(query))[name] for part in parts) for name in total.documents_of(query)}
+        sums = {name: sum(dict(part.hits(query))[name] for part in parts.values()) for name in total.documents_of(query)}
         assert dict(total.hits(query)) == pytest.approx(sums, abs=1e-4)
 
 

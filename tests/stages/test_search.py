@@ -49,33 +49,15 @@ def test_percentiles_are_those_of_queries_that_were_measured_one_by_one(bm25_ind
         assert part in result.stderr and ("p50" in result.stderr) == (size == 1)
         facts = json.loads((tmp_path / f"{size}.trec.manifest.json").read_text())["counts"]["speed"]["search"]
         assert ("p50_ms" in facts) == (size == 1) and facts["batches"] == -(-6 // size)
+    assert "dtype" not in result.stderr, "an index of words has no precision"
+    assert "dtype" not in json.loads((tmp_path / "256.trec.manifest.json").read_text())["counts"]
 
 
-def test_how_fast_it_is_to_go_makes_no_other_run(index: Path, toy: Path, tmp_path: Path, moeir: Moeir) -> None:
-    common = ("search", "--index", index, "--queries", toy / "test-queries.tsv", "--output", tmp_path / "runs")
-    assert moeir(*common).code == 0
-    again = moeir(*common, "--batch-size", 2, "--threads", 1)
-    assert again.code == 0 and "already made" in again.stderr
-
-
-def test_an_explanation_beside_the_run_is_replaced_with_it_and_nothing_else_is(
-    bm25_index: Path, toy: Path, tmp_path: Path, moeir: Moeir
-) -> None:
-    common = ("search", "--index", bm25_index, "--queries", toy / "test-queries.tsv", "--output", tmp_path / "run.trec")
-    assert moeir(*common, "--explain", tmp_path / "why.jsonl").code == 0
-    before = (tmp_path / "why.jsonl").read_text()
-    assert moeir(*common, "--explain", tmp_path / "why.jsonl", "--depth", 1, "--force").code == 0
-    assert len((tmp_path / "why.jsonl").read_text()) < len(before)
-    (tmp_path / "mine.jsonl").write_text("mine")
-    refused = moeir(*common, "--explain", tmp_path / "mine.jsonl", "--force")
-    assert refused.code == 2 and "was not made by moeir" in refused.stderr and (tmp_path / "mine.jsonl").read_text() == "mine"
-
-
-@pytest.mark.parametrize("name", ["run", "trec", "runs.d"])
-def test_a_folder_may_have_the_name_of_a_suffix(name: str, index: Path, toy: Path, tmp_path: Path, moeir: Moeir) -> None:
-    result = moeir("search", "--index", index, "--queries", toy / "test-queries.tsv", "--output", tmp_path / name)
-    assert result.code == 0, result.stderr
-    assert (tmp_path / name / "fused.trec").is_file()
+def test_a_folder_may_have_the_name_of_a_suffix(index: Path, toy: Path, tmp_path: Path, moeir: Moeir) -> None:
+    for name in ("run", "trec", "runs.d"):
+        result = moeir("search", "--index", index, "--queries", toy / "test-queries.tsv", "--output", tmp_path / name)
+        assert result.code == 0, result.stderr
+        assert (tmp_path / name / "fused.trec").is_file()
 
 
 def test_every_stage_that_runs_a_model_has_the_same_dtype() -> None:
@@ -86,19 +68,6 @@ def test_every_stage_that_runs_a_model_has_the_same_dtype() -> None:
     assert len({dtypes[name] for name in inference}) == 1 and dtypes["search"][1:] == ("auto", ("auto", "float32", "bfloat16", "int8"))
     others = {dtypes[name] for name in set(dtypes) - inference}
     assert len(others) == 1 and others.pop()[1:] == ("auto", ("auto", "float32", "bfloat16"))
-
-
-def test_queries_are_encoded_in_the_precision_of_documents_by_default(
-    came_checkpoint: Path, toy: Path, tmp_path: Path, moeir: Moeir
-) -> None:
-    made = [
-        moeir("encode", "--model", came_checkpoint, "--corpus", toy / "corpus.jsonl", "--output", tmp_path / "enc"),
-        moeir("index", "--encodings", tmp_path / "enc", "--output", tmp_path / "idx"),
-        moeir("search", "--index", tmp_path / "idx", "--queries", toy / "test-queries.tsv", "--output", tmp_path / "runs"),
-    ]
-    assert [result.code for result in made] == [0, 0, 0]
-    documents, queries = (json.loads((tmp_path / name / "manifest.json").read_text())["counts"]["dtype"] for name in ("enc", "runs"))
-    assert documents == queries
 
 
 @pytest.mark.skipif(not supports_int8(), reason="this processor has no exact products of 8-bit integers")
@@ -126,40 +95,25 @@ def test_documents_and_queries_in_int8_are_ranked_nearly_as_in_float32_and_their
     assert refused.code == 2 and "--dtype" in refused.stderr and "int8" in refused.stderr and not (tmp_path / "ckpt").exists()
 
 
-def test_an_index_of_words_has_no_precision(bm25_index: Path, toy: Path, tmp_path: Path, moeir: Moeir) -> None:
-    result = moeir("search", "--index", bm25_index, "--queries", toy / "test-queries.tsv", "--output", tmp_path / "run.trec")
-    assert result.code == 0 and "dtype" not in result.stderr
-    assert "dtype" not in json.loads((tmp_path / "run.trec.manifest.json").read_text())["counts"]
-
-
-def test_queries_on_the_command_line_are_searched_as_those_of_a_file(bm25_index: Path, tmp_path: Path, moeir: Moeir) -> None:
-    (tmp_path / "queries.tsv").write_text("q1\twho hunts mice\nq2\tants\n", encoding="utf-8")
-    typed = moeir("search", "--index", bm25_index, "--query", "who hunts mice", "--query", "ants")
-    assert typed.code == 0 and typed.stdout
-    assert typed.stdout == moeir("search", "--index", bm25_index, "--queries", tmp_path / "queries.tsv").stdout
-
-
-def test_plain_lines_on_standard_input_are_queries_with_numbers(bm25_index: Path, moeir: Moeir) -> None:
+def test_queries_come_from_standard_input_where_plain_lines_have_numbers_or_from_the_command_line(bm25_index: Path, moeir: Moeir) -> None:
     command = ("search", "--index", bm25_index, "--queries", "-")
     piped = moeir(*command, stdin="who hunts mice\n\n  ants \n")
     assert piped.code == 0 and {line.split()[0] for line in piped.stdout.splitlines()} == {"1", "2"}
     for form in ("1\twho hunts mice\n2\tants\n", '{"_id": 1, "text": "who hunts mice"}\n{"_id": 2, "text": "ants"}\n'):
         assert moeir(*command, stdin=form).stdout == piped.stdout
-    mixed = moeir(*command, stdin="who hunts mice\n2\tants\n")
-    assert mixed.code == 3 and "standard input:2: found a tab; expected one text per line, as in the first" in mixed.stderr
-
-
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
+    typed = moeir("search", "--index", bm25_index, "--query", "who hunts mice", "--query", "ants")
+    assert typed.code == 0 and typed.stdout == piped.stdout.replace("2 Q0", "q2 Q0").replace("1 Q0", "q1 Q0")
+    for flags, words in (
         (("--query", "ants", "--queries", "-"), "--queries and --query exclude one another"),
         (("--query", " "), "--query: expected words, found none"),
         ((), "search needs --queries or --query"),
-    ],
-)
-def test_queries_come_from_one_place(flags: tuple[str, ...], words: str, bm25_index: Path, moeir: Moeir) -> None:
-    result = moeir("search", "--index", bm25_index, *flags)
-    assert (result.code, result.stdout) == (2, "") and words in result.stderr
+    ):
+        result = moeir("search", "--index", bm25_index, *flags)
+        assert (result.code, result.stdout) == (2, "") and words in result.stderr
+    json_later = moeir(*command, stdin='owl\n{"_id": "a", "text": "bat"}\n')
+    assert json_later.code == 3 and "standard input:2: found JSON; expected one text per line, as in the first" in json_later.stderr
+    mixed = moeir(*command, stdin="who hunts mice\n2\tants\n")
+    assert mixed.code == 3 and "standard input:2: found a tab; expected one text per line, as in the first" in mixed.stderr
 
 
 def test_what_happens_once_at_the_start_is_no_latency(bm25_index: Path, tmp_path: Path, moeir: Moeir, monkeypatch) -> None:

@@ -10,7 +10,6 @@ import pytest
 
 import moeir as package
 from moeir.artifacts import manifests
-from moeir.indexes.base import Index
 from moeir.records import texts
 from moeir.representations.multivector import MultiVector
 from moeir.representations.sparse import Sparse
@@ -40,7 +39,7 @@ def float32_sum(*parts: float) -> float:
 
 
 @pytest.mark.parametrize(
-    ("fuse", "depth"), [("came-sum", 3), ("combsum", 100), ("rrf", 3), ("zscore", 3), ("exact-sum", 3), ("exact-sum:deepen=true", 3)]
+    ("fuse", "depth"), [("came-sum", 3), ("combsum", 100), ("zscore", 3), ("exact-sum", 3), ("exact-sum:deepen=true", 3)]
 )
 def test_the_parts_add_up_to_the_score_of_the_run(index: Path, toy: Path, tmp_path: Path, fuse: str, depth: int) -> None:
     lines = explain(index, toy, tmp_path, "--fuse", fuse, "--depth", depth)
@@ -65,8 +64,10 @@ def _enumerate_hits(run: Any, query: str) -> list[tuple[int, tuple[str, float]]]
     return list(enumerate(run.hits(query), 1))
 
 
-@pytest.mark.parametrize("depth", [4, 1000])
-@pytest.mark.parametrize(("fuse", "oracle"), [("came-sum", evidence.came_parts), ("rrf", evidence.rrf_parts)])
+@pytest.mark.parametrize(
+    ("fuse", "oracle", "depth"),
+    [("came-sum", evidence.came_parts, 4), ("came-sum", evidence.came_parts, 1000), ("rrf", evidence.rrf_parts, 4)],
+)
 def test_the_parts_are_those_of_the_formula(
     index: Path, toy: Path, tmp_path: Path, fuse: str, oracle: Callable[..., list[float]], depth: int
 ) -> None:
@@ -132,23 +133,11 @@ def test_the_tokens_are_the_best_ones_and_their_similarities_are_the_score(
     assert pieces["tokens"]
 
 
-def test_without_a_corpus_positions_stand_alone(index: Path, toy: Path, tmp_path: Path) -> None:
-    one = explain(index, toy, tmp_path, "--depth", 1)[0]
-    assert {key for token in one["experts"]["local"]["tokens"] for key in token} == {"query", "position", "similarity"}
-    assert set(one["experts"]["global"]) == {"rank", "score", "part"}
-
-
 def test_parts_of_a_collection_are_explained_as_one_index_is(index: Path, encodings: Path, toy: Path, tmp_path: Path) -> None:
     expected = explain(index, toy, tmp_path / "one", "--depth", 3)
     flags = [word for part in split_encodings(encodings, tmp_path / "cut", 3)[1:] for word in ("--index", build_index(part))]
     explanations = explain(build_index(tmp_path / "cut" / "part0"), toy, tmp_path / "three", "--depth", 3, *flags)
     assert explanations == expected
-
-
-def test_one_expert_alone_is_its_own_part(index: Path, toy: Path, tmp_path: Path) -> None:
-    for one in explain(index, toy, tmp_path, "--depth", 2, "--expert", "local"):
-        assert list(one["experts"]) == ["local"]
-        assert float(np.float32(one["experts"]["local"]["part"])) == float(np.float32(one["score"]))
 
 
 def test_bm25_is_explained_word_by_word(bm25_index: Path, toy: Path, tmp_path: Path) -> None:
@@ -158,28 +147,6 @@ def test_bm25_is_explained_word_by_word(bm25_index: Path, toy: Path, tmp_path: P
         result = one["experts"]["bm25"]
         assert sum(term["product"] for term in result["terms"]) == pytest.approx(one["score"], rel=1e-5)
         assert all(term["document"] > 0 for term in result["terms"])
-
-
-def test_numbers_alone_are_a_table(index: Path, toy: Path, tmp_path: Path, moeir: Moeir) -> None:
-    common = ("--index", index, "--queries", toy / "test-queries.tsv", "--depth", 2)
-    result = moeir("search", *common, "--explain", tmp_path / "why.tsv", "--output", tmp_path / "run.trec")
-    assert result.code == 0, result.stderr
-    rows = [line.split("\t") for line in (tmp_path / "why.tsv").read_text().splitlines()]
-    assert rows[0] == ["query", "document", "rank", "score", "expert", "expert_rank", "expert_score", "part"]
-    assert [row[4] for row in rows[1:4]] == list(EXPERTS)
-    assert float32_sum(*(float(row[7]) for row in rows[1:4])) == pytest.approx(float(rows[1][3]), rel=1e-8)
-    assert manifests.read_manifest(tmp_path / "why.tsv")["kind"] == "explanation"
-
-
-def test_an_engine_that_scores_no_chosen_documents_leaves_ranks_and_scores(
-    index: Path, toy: Path, tmp_path: Path, moeir: Moeir, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("moeir.indexes.inverted.Inverted._score_pairs", Index._score_pairs)
-    common = ("--index", index, "--queries", toy / "test-queries.tsv", "--depth", 2)
-    result = moeir("search", *common, "--explain", tmp_path / "why.jsonl", "--output", tmp_path / "run.trec")
-    assert result.code == 0 and result.stderr.count("lexical: ranks and scores only: ") == 1
-    one = json.loads((tmp_path / "why.jsonl").read_text().splitlines()[0])
-    assert set(one["experts"]["lexical"]) == {"rank", "score", "part"} and one["experts"]["local"]["tokens"]
 
 
 def test_coil_says_which_tokens_met(toy: Path, tiny_model: Path, tmp_path: Path) -> None:
@@ -195,3 +162,17 @@ def test_coil_says_which_tokens_met(toy: Path, tiny_model: Path, tmp_path: Path)
     assert any(result["tokens"] for result in exact_parts)
     for result in exact_parts:
         assert sum(token["similarity"] for token in result["tokens"]) == pytest.approx(result["part"], rel=1e-5, abs=1e-6)
+
+
+def test_without_a_corpus_positions_stand_alone_and_numbers_alone_are_a_table(index: Path, toy: Path, tmp_path: Path, moeir: Moeir) -> None:
+    one = explain(index, toy, tmp_path, "--depth", 1)[0]
+    assert {key for token in one["experts"]["local"]["tokens"] for key in token} == {"query", "position", "similarity"}
+    assert set(one["experts"]["global"]) == {"rank", "score", "part"}
+    common = ("--index", index, "--queries", toy / "test-queries.tsv", "--depth", 2)
+    result = moeir("search", *common, "--explain", tmp_path / "why.tsv", "--output", tmp_path / "run.trec")
+    assert result.code == 0, result.stderr
+    rows = [line.split("\t") for line in (tmp_path / "why.tsv").read_text().splitlines()]
+    assert rows[0] == ["query", "document", "rank", "score", "expert", "expert_rank", "expert_score", "part"]
+    assert [row[4] for row in rows[1:4]] == list(EXPERTS)
+    assert float32_sum(*(float(row[7]) for row in rows[1:4])) == pytest.approx(float(rows[1][3]), rel=1e-8)
+    assert manifests.read_manifest(tmp_path / "why.tsv")["kind"] == "explanation"

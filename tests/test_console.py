@@ -44,8 +44,3 @@ def test_a_meter_says_how_far_and_how_fast_and_what_else(monkeypatch):
     meter.advance(20, "loss 0.5")
     assert meter.format_line() == "training: 20 of 100, 2.0/s, 40 s left, loss 0.5"
     assert console.ProgressMeter("reading", None).format_line() == "reading: 0, 0.0/s"
-
-
-def test_numbers_for_people():
-    assert [console.format_seconds(seconds) for seconds in (0.4, 60, 7261)] == ["0 s", "1 min 00 s", "2 h 01 min"]
-    assert [console.format_bytes(count) for count in (0, 1023, 1024, 2**50)] == ["0 B", "1023 B", "1.0 KiB", "1024.0 TiB"]

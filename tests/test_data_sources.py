@@ -63,6 +63,7 @@ def test_a_flag_takes_a_folder_or_one_of_its_splits(beir):
     assert build("search", queries="beir", **search).queries == Path("beir/queries.jsonl.gz")
     assert build("search", queries="beir#test", **search).queries == Path("beir/queries.jsonl.gz#beir/qrels/test.tsv")
     assert build("search", queries="beir", split="train", **search).queries == Path("beir/queries.jsonl.gz#beir/qrels/train.tsv")
+    assert build("search", index="idx", dataset="beir#train", split="train") == build("search", index="idx", dataset="beir#train")
     assert build("evaluate", run=["r"], qrels="beir").qrels == Path("beir/qrels/test.tsv")
     assert build("mine-negatives", run=["r"], qrels="beir", output="o").qrels == Path("beir/qrels/train.tsv")
 
@@ -87,7 +88,11 @@ def test_a_data_set_fills_only_what_is_read_and_not_set(beir):
     assert build("pretrain", model="m", dataset="beir", output="o").queries == ()
 
 
-def test_training_that_evaluates_takes_the_development_split(beir):
+def test_training_that_evaluates_and_calibration_take_the_development_split(beir):
+    stage = build("calibrate", run=["a", "b"], dataset="beir", split="test", output="o")
+    assert (stage.queries, stage.qrels) == (None, Path("beir/qrels/test.tsv")), "runs are not searched again"
+    with pytest.raises(UsageError, match="no 'dev'; name one with --split"):
+        build("calibrate", run=["a", "b"], dataset="beir", output="o")
     finetune = {"model": "m", "train": ["t"], "output": "o", "dataset": "beir", "evaluate_every": 10}
     with pytest.raises(UsageError, match="beir: has no split 'dev'; it has test, train"):
         build("finetune", **finetune)
@@ -95,13 +100,6 @@ def test_training_that_evaluates_takes_the_development_split(beir):
     stage = build("finetune", **finetune)
     assert (stage.dev_queries, stage.dev_qrels) == (Path("beir/queries.jsonl.gz#beir/qrels/dev.tsv"), Path("beir/qrels/dev.tsv"))
     assert stage.queries == (Path("beir/queries.jsonl.gz#beir/qrels/train.tsv"),)
-
-
-def test_fusions_are_fitted_on_the_development_split(beir):
-    stage = build("calibrate", run=["a", "b"], dataset="beir", split="test", output="o")
-    assert (stage.queries, stage.qrels) == (None, Path("beir/qrels/test.tsv")), "runs are not searched again"
-    with pytest.raises(UsageError, match="no 'dev'; name one with --split"):
-        build("calibrate", run=["a", "b"], dataset="beir", output="o")
 
 
 def test_a_part_of_a_file_is_checked_and_not_repaired(beir, moeir):
@@ -187,12 +185,6 @@ def test_ir_datasets_is_a_data_set(tmp_path, monkeypatch, moeir):
     assert moeir("check", "--dataset", "irds:toy/test").code == 0
 
 
-def test_a_source_says_what_to_install(monkeypatch, moeir):
-    monkeypatch.setitem(sys.modules, "ir_datasets", None)
-    message = "error: irds:beir/scifact#docs: needs the package ir-datasets; pip install 'moeir[irds]'\n"
-    assert moeir("check", "--corpus", "irds:beir/scifact#docs") == (2, "", message)
-
-
 @pytest.fixture
 def hub_set(tmp_path):
     """A data set saved by datasets, in the layout of MTEB's."""
@@ -228,10 +220,6 @@ def test_judged_texts_are_read_from_any_two_files(tmp_path):
     assert len(list(texts.read_texts(queries))) == 3
 
 
-def test_a_split_may_be_named_twice_alike(beir):
-    assert build("search", index="idx", dataset="beir#train", split="train") == build("search", index="idx", dataset="beir#train")
-
-
 def test_a_folder_with_a_mark_in_its_name_is_found_beside_one_without_it(beir, moeir):
     shutil.copytree(beir, "a#b")
     Path("a").mkdir()
@@ -241,20 +229,13 @@ def test_a_folder_with_a_mark_in_its_name_is_found_beside_one_without_it(beir, m
         data_sources.split_judged("beir/corpus.jsonl#")
 
 
-def test_json_after_a_plain_line_is_no_query(bm25_index, moeir):
-    result = moeir("search", "--index", bm25_index, "--queries", "-", stdin='owl\n{"_id": "a", "text": "bat"}\n')
-    assert result.code == 3 and "standard input:2: found JSON; expected one text per line, as in the first" in result.stderr
-
-
 @pytest.mark.parametrize(
     ("copied", "twin", "command"),
     [
         ("corpus.jsonl", "corpus.jsonl.gz", ("index", "--engine", "bm25", "--output", "idx")),
         ("queries.jsonl.gz", "queries.jsonl", ("check",)),
-        ("qrels/test.tsv", "qrels/test.txt", ("check",)),
         ("qrels/test.tsv", "qrels/test.tsv.zst", ("check",)),
         ("qrels/test.tsv", "qrels/test.qrels.gz", ("convert", "--input", "beir", "--from", "beir", "--to", "beir", "--output", "copy")),
-        ("corpus.jsonl", "corpus.jsonl.zst", ("convert", "--input", "beir", "--from", "beir", "--to", "beir", "--output", "copy")),
     ],
 )
 def test_two_files_of_which_either_could_be_meant_are_named(beir, moeir, copied, twin, command):

@@ -81,6 +81,13 @@ def test_what_a_function_cannot_take_is_refused_with_its_name(bm25_index: Path, 
         moeir.evaluate(runs="x")
     with pytest.raises(TypeError, match="too many positional arguments"):
         moeir.evaluate("x")
+    with pytest.raises(TypeError, match="multiple values for argument 'path'"):
+        moeir.info(bm25_index, path="other")
+    with pytest.raises(UsageError, match="--output -: the output is a folder; name one"):
+        moeir.index(corpus={"a": "owl"}, engine="bm25", output="-")
+    with pytest.raises(DataError, match=r"^1 fault in in-memory/queries\.jsonl") as raised:
+        moeir.check(queries=[{"_id": "a", "text": ""}])
+    assert raised.value.__notes__[0].startswith("in-memory/queries.jsonl: empty-text, 1"), "the findings are notes of the error"
     with pytest.raises(UsageError, match="encode needs --corpus"):
         moeir.encode(model="x", output=tmp_path / "y")
     with pytest.raises(UsageError, match="queries: expected paths, records or an id → text mapping, found int"):
@@ -125,19 +132,6 @@ def test_an_opened_index_finds_what_the_command_finds(
             assert searcher.search([query.content for query in queries], depth, expert) == [run.hits(query.id) for query in queries]
 
 
-def test_an_opened_checkpoint_scores_as_the_index_does(came_checkpoint: Path, toy: Path, tmp_path: Path) -> None:
-    moeir.encode(model=came_checkpoint, corpus=toy / "corpus.jsonl", dtype="float32", output=tmp_path / "enc")
-    moeir.index(encodings=tmp_path / "enc", output=tmp_path / "idx")
-    checkpoint = moeir.open_checkpoint(came_checkpoint)
-    documents = list(texts.read_texts(toy / "corpus.jsonl"))
-    encoded = checkpoint.encode([document.content for document in documents])
-    queries = checkpoint.encode(["a question about cats"], "query")
-    hits = dict(moeir.open_index(tmp_path / "idx", dtype="float32").search(["a question about cats"], len(documents), "global")[0])
-    scores = queries["global"].scores(encoded["global"])[0]
-    for document, score in zip(documents, scores.tolist(), strict=True):
-        assert hits[document.id] == pytest.approx(score, abs=1e-3)  # vectors on disk are float16
-
-
 def test_runs_that_are_paths_keep_the_names_of_their_mapping(bm25_index: Path, toy: Path, tmp_path: Path) -> None:
     path = tmp_path / "run.trec"
     run = moeir.search(index=bm25_index, queries=toy / "test-queries.tsv", output=path)
@@ -149,65 +143,58 @@ def test_runs_that_are_paths_keep_the_names_of_their_mapping(bm25_index: Path, t
             moeir.evaluate(run={name: run}, qrels=toy / "test-qrels.tsv")
 
 
-def test_values_of_numpy_pandas_and_whole_floats_are_read(bm25_index: Path) -> None:
+def test_values_of_numpy_whole_floats_and_none_are_read(bm25_index: Path, tmp_path: Path) -> None:
     searcher = moeir.open_index(bm25_index)
     run = searcher.search(np.array(["owl", "bat"]), 2, ids=np.array([1, 2]))
     assert run.queries == ["1", "2"]
     assert moeir.search(index=[searcher], queries={np.int64(1): np.str_("owl")}, depth=1).queries == ["1"]
     assert moeir.search(index=searcher, query=(text for text in ["owl"]), depth=1).hits("q1")[0][0] == "owl"
+    assert moeir.search(index=bm25_index, query="owl", depth=1, output=None, queries=None).hits("q1")[0][0] == "owl"
+    assert len(moeir.search(index=bm25_index, query="zzz").scores) == 0, "a search that finds nothing gives an empty run"
+    assert len(moeir.search(index=bm25_index, query="zzz", output=tmp_path / "runs")["bm25"].scores) == 0
+    numbered = moeir.index(corpus={1: "owl", 2: "owl owl"}, engine="bm25", output=tmp_path / "idx")
+    assert numbered.filter_ids([np.int64(1)]).search(["owl"])[0][0][0] == "1"
     qrels = {1: {"owl": np.float32(1)}, 2: {"bat": 1.0}}
     assert moeir.evaluate(run=run, qrels=qrels, measure="P@1")["bm25"] == {"P@1": 1.0}
     assert moeir.evaluate(run={1: {"owl": 0.5}}, qrels=qrels, measure="P@1", per_query=False, form=None)["moeir"] == {"P@1": 0.5}
 
 
-def test_a_search_that_finds_nothing_gives_an_empty_run(bm25_index: Path, tmp_path: Path) -> None:
-    assert len(moeir.search(index=bm25_index, query="zzz").scores) == 0
-    assert len(moeir.search(index=bm25_index, query="zzz", output=tmp_path / "runs")["bm25"].scores) == 0
+QUERIES: list[tuple[Any, str]] = [
+    (["owl"], "queries: expected paths"),
+    (5, "queries: expected paths, records or an id → text mapping, found int"),
+    ({"a": 3}, "^in-memory/queries.jsonl:1: text is not a string: 3"),
+    ([{"_id": "a", "text": b"owl"}], "^queries: record 1: text cannot be written as JSON: \"b'owl'\""),
+    ([{"_id": "a", "text": "owl"}, {"_id": "b", "text": pd.NA}], '^queries: record 2: text cannot be written as JSON: "<NA>"'),
+    ({1: "owl", "1": "bat"}, "^in-memory/queries.jsonl:2: duplicate id '1'"),
+    ([], "^in-memory/queries.jsonl: holds no text"),
+]
+EVALUATED: list[tuple[dict[str, Any], str]] = [
+    ({"run": {"q": ["owl"]}}, "query 'q': expected document → score"),
+    ({"run": [[("owl", 1.0)]]}, "run: expected a run or query → document → score, found list"),
+    ({"run": {None: {"owl": 1.0}}}, "run: query: id is not a string: null"),
+    ({"run": {1: {"owl": 1.0}, "1": {"owl": 2.0}}}, "run: query '1' has two lists"),
+    ({"run": {"q": {1: 1.0, "1": 2.0}}}, "run: document '1' is listed twice for query 'q'"),
+    ({"run": {"q": {"owl": float("nan")}}}, "run: score of document 'owl' is not a finite float32 number"),
+    ({"qrels": {"q": {"owl": None}}}, "in-memory/qrels.tsv: query 'q', document 'owl': grade is not a whole number"),
+    ({"qrels": {"q": {1: 1, "1": 0}}}, "in-memory/qrels.tsv:2: query 'q', document '1': grade 0 here, 1 on an earlier line"),
+    ({"qrels": {"q": ["owl"]}}, "qrels: expected a path or query → document → grade"),
+    ({"qrels": {"#q": {"owl": 1}}}, "in-memory/qrels.tsv: query '#q' cannot be written to judgements"),
+    ({"measure": object()}, "measure: expected one plain value, found object"),
+    ({"output": 3}, "output: expected a path, found int"),
+]
 
 
-def test_none_is_a_value_left_out(bm25_index: Path) -> None:
-    assert moeir.search(index=bm25_index, query="owl", depth=1, output=None, queries=None).hits("q1")[0][0] == "owl"
-
-
-@pytest.mark.parametrize(
-    ("queries", "message"),
-    [
-        (["owl"], "queries: expected paths"),
-        (5, "queries: expected paths, records or an id → text mapping, found int"),
-        ({"a": None}, "text is not a string: null"),
-        ({"a": 3}, "^in-memory/queries.jsonl:1: text is not a string: 3"),
-        ([{"_id": "a", "text": b"owl"}], "^queries: record 1: text cannot be written as JSON: \"b'owl'\""),
-        ([{"_id": "a", "text": "owl"}, {"_id": "b", "text": pd.NA}], '^queries: record 2: text cannot be written as JSON: "<NA>"'),
-        ({1: "owl", "1": "bat"}, "^in-memory/queries.jsonl:2: duplicate id '1'"),
-        ([], "^in-memory/queries.jsonl: holds no text"),
-    ],
-)
-def test_wrong_texts_are_refused_by_the_name_of_the_input(bm25_index: Path, queries: Any, message: str) -> None:
-    with pytest.raises((UsageError, DataError), match=message):
-        moeir.search(index=bm25_index, queries=queries)
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"run": {"q": ["owl"]}}, "query 'q': expected document → score"),
-        ({"run": [[("owl", 1.0)]]}, "run: expected a run or query → document → score, found list"),
-        ({"run": {None: {"owl": 1.0}}}, "run: query: id is not a string: null"),
-        ({"run": {1: {"owl": 1.0}, "1": {"owl": 2.0}}}, "run: query '1' has two lists"),
-        ({"run": {"q": {1: 1.0, "1": 2.0}}}, "run: document '1' is listed twice for query 'q'"),
-        ({"run": {"q": {"owl": float("nan")}}}, "run: score of document 'owl' is not a finite float32 number"),
-        ({"qrels": {"q": {"owl": None}}}, "in-memory/qrels.tsv: query 'q', document 'owl': grade is not a whole number"),
-        ({"qrels": {"q": {1: 1, "1": 0}}}, "in-memory/qrels.tsv:2: query 'q', document '1': grade 0 here, 1 on an earlier line"),
-        ({"qrels": {"q": ["owl"]}}, "qrels: expected a path or query → document → grade"),
-        ({"qrels": [("q", "owl", 1)]}, "qrels: expected a path or query → document → grade"),
-        ({"qrels": {"#q": {"owl": 1}}}, "in-memory/qrels.tsv: query '#q' cannot be written to judgements"),
-        ({"measure": object()}, "measure: expected one plain value, found object"),
-        ({"output": 3}, "output: expected a path, found int"),
-    ],
-)
-def test_wrong_runs_and_judgements_are_refused_by_the_name_of_the_input(values: dict[str, Any], message: str) -> None:
-    with pytest.raises((UsageError, DataError), match=message):
-        moeir.evaluate(**{"run": {"q": {"owl": 1.0}}, "qrels": {"q": {"owl": 1}}, **values})
+def test_wrong_values_are_refused_by_the_name_of_the_input(bm25_index: Path) -> None:
+    for queries, message in QUERIES:
+        with pytest.raises((UsageError, DataError), match=message):
+            moeir.search(index=bm25_index, queries=queries)
+    for values, message in EVALUATED:
+        with pytest.raises((UsageError, DataError), match=message):
+            moeir.evaluate(**{"run": {"q": {"owl": 1.0}}, "qrels": {"q": {"owl": 1}}, **values})
+    depths: tuple[Any, ...] = (1 << 20_000, 2**31, 0, True, 2.0, "3", None)
+    for depth in depths:
+        with pytest.raises(UsageError, match="depth: expected a whole number, 1 to 2147483647"):
+            moeir.open_index(bm25_index).search(["owl"], depth)
 
 
 def test_a_search_in_memory_takes_texts_and_words_as_ids_only(bm25_index: Path, came_checkpoint: Path) -> None:
@@ -224,22 +211,6 @@ def test_a_search_in_memory_takes_texts_and_words_as_ids_only(bm25_index: Path, 
         moeir.open_checkpoint(came_checkpoint).encode("owl")
 
 
-def test_an_output_that_is_a_folder_has_to_be_named(toy: Path) -> None:
-    with pytest.raises(UsageError, match="--output -: the output is a folder; name one"):
-        moeir.index(corpus=toy / "corpus.jsonl", engine="bm25", output="-")
-
-
-def test_the_findings_of_check_are_notes_of_its_error() -> None:
-    with pytest.raises(DataError, match=r"^1 fault in in-memory/queries\.jsonl") as raised:
-        moeir.check(queries=[{"_id": "a", "text": ""}])
-    assert raised.value.__notes__[0].startswith("in-memory/queries.jsonl: empty-text, 1")
-
-
-def test_an_argument_that_is_named_too_is_refused(bm25_index: Path) -> None:
-    with pytest.raises(TypeError, match="multiple values for argument 'path'"):
-        moeir.info(bm25_index, path="other")
-
-
 def test_text_is_returned_to_each_of_several_threads(bm25_index: Path) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
@@ -247,12 +218,6 @@ def test_text_is_returned_to_each_of_several_threads(bm25_index: Path) -> None:
         outputs = list(pool.map(lambda _: moeir.info(bm25_index, form="table"), range(24)))
     assert set(map(type, outputs)) == {str}
     assert len({*outputs}) == 1
-
-
-@pytest.mark.parametrize("depth", [10**30, 1 << 20_000, 2**31, 0, -1, True, 2.0, "3", None, float("nan")], ids=lambda depth: "")
-def test_a_depth_is_a_count_in_python_as_on_the_command_line(bm25_index: Path, depth: Any) -> None:
-    with pytest.raises(UsageError, match="depth: expected a whole number, 1 to 2147483647"):
-        moeir.open_index(bm25_index).search(["owl"], depth)
 
 
 def test_arguments_of_another_kind_are_refused_in_one_line(bm25_index: Path, came_checkpoint: Path, tmp_path: Path) -> None:
@@ -276,11 +241,6 @@ def test_arguments_of_another_kind_are_refused_in_one_line(bm25_index: Path, cam
         with pytest.raises((UsageError, DataError), match=message):
             call()
     assert len(checkpoint.encode(text for text in ["owl", "bat"])["global"]) == 2
-
-
-def test_whole_numbers_name_the_documents_of_a_filter(tmp_path: Path) -> None:
-    searcher = moeir.index(corpus={1: "owl", 2: "owl owl"}, engine="bm25", output=tmp_path / "idx")
-    assert searcher.filter_ids([np.int64(1)]).search(["owl"])[0][0][0] == "1"
 
 
 def test_values_go_through_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

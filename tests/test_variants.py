@@ -53,10 +53,12 @@ def test_unknown_names_options_and_values_are_refused_with_the_nearest(package, 
     assert str(caught.value).startswith(message)
 
 
-def test_options_come_with_their_types():
+def test_options_come_with_their_types_and_those_of_a_dataclass_are_its_fields():
     variant, options = variants.resolve_spec("architectures", "came:shared_layers=4,experts=lexical+local,normalise=true,local-dim=16")
     assert (variant.name, variant.symbol, variant.module) == ("came", "Came", "moeir.architectures.came")
     assert options == {"shared_layers": 4, "experts": ("lexical", "local"), "normalise": True, "local_dim": 16}
+    bound = variants.bind_variant("training.objectives", "kl:temperature=2,load_balance=0.5,by_side=true")
+    assert bound.keywords == {"temperature": 2.0, "regularizers": RegularizerWeights(load_balance=0.5, by_side=True)}
 
 
 def test_an_option_without_default_must_be_given(monkeypatch):
@@ -88,11 +90,6 @@ def test_what_the_source_says_is_what_python_binds(package):
         for parameter in {option.parameter for option in variant.options if option.parameter is not None}:
             keywords |= vars(keywords.pop(parameter))
         assert keywords == {option.name: option.default for option in variant.options}
-
-
-def test_options_of_a_dataclass_are_its_fields():
-    bound = variants.bind_variant("training.objectives", "kl:temperature=2,load_balance=0.5,by_side=true")
-    assert bound.keywords == {"temperature": 2.0, "regularizers": RegularizerWeights(load_balance=0.5, by_side=True)}
 
 
 def test_resolving_loads_nothing_heavy():

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moeir import mining
-from moeir.records.examples import Example, Provenance
+from moeir.records.examples import Provenance
 from moeir.records.runs import Run
 
 BM25 = Run.from_hits({"q1": {"a": 9, "b": 8, "c": 7}, "q2": {"a": 5}, "q9": {"a": 1}})
@@ -27,20 +27,8 @@ def test_a_pool_takes_runs_in_turns_and_keeps_every_place():
         "c": (Provenance("bm25", 3, 7.0), Provenance("dense", 2, 0.25)),
     }
     assert list(pool) == ["b", "d", "c"]
-
-
-def test_places_outside_the_band_are_told_too():
-    pool = mining.pool_negatives(RUNS, "q1", {"a"}, partial(mining.band, first=2))
-    assert list(pool) == ["c", "b"]
-    assert pool["b"] == (Provenance("bm25", 2, 8.0), Provenance("dense", 3, 0.125))
-
-
-def test_every_query_is_mined_or_counted():
-    tally = mining.MiningCounts()
-    qrels = {"q1": {"a": 1, "b": 0}, "q2": {"a": 1}, "q3": {"a": 1}, "q4": {"a": 0}}
-    examples = list(mining.mine_negatives(RUNS, qrels, partial(mining.band, last=2), tally))
-    assert [(example.query_id, example.positive_ids, example.negative_ids) for example in examples] == [("q1", ("a",), ("b", "d", "c"))]
-    assert tally == mining.MiningCounts(mined=1, without_positives=2, without_hits=1, without_negatives=1)
+    deeper = mining.pool_negatives(RUNS, "q1", {"a"}, partial(mining.band, first=2))
+    assert list(deeper) == ["c", "b"] and deeper["b"] == pool["b"], "ranks outside the band are told, too"
 
 
 @pytest.mark.parametrize(("grade", "positives"), [(1, ("a", "b")), (2, ("b",))])
@@ -54,19 +42,6 @@ def test_the_grade_decides_what_is_positive(grade, positives):
     assert set(example.negative_ids) == {"a", "b", "c"} - set(positives)
 
 
-def test_the_document_with_the_id_of_its_query_is_no_negative_unless_it_is_kept():
-    runs, counts = {"bm25": Run.from_hits({"a": {"a": 9, "b": 8, "c": 7}})}, mining.MiningCounts()
-    (example,) = mining.mine_negatives(runs, {"a": {"b": 1}}, mining.band, counts)
-    assert example.negative_ids == ("c",) and counts.own_documents == 1
-    (example,) = mining.mine_negatives(runs, {"a": {"b": 1}}, mining.band, counts, keep_own=True)
-    assert example.negative_ids == ("a", "c") and counts.own_documents == 1
-
-
-def test_a_run_without_the_query_takes_no_part():
-    (example,) = mining.mine_negatives(RUNS, {"q2": {"z": 1}}, mining.band, mining.MiningCounts())
-    assert example == Example("q2", ("z",), ("a",), ((Provenance("bm25", 1, 5.0),),))
-
-
 def test_candidates_are_what_would_be_mined():
     qrels = {"q1": {"a": 1, "b": 0}, "q2": {"a": 0}}
     bm25, dense = mining.select_candidates(RUNS, qrels, partial(mining.band, last=2))
@@ -74,12 +49,18 @@ def test_candidates_are_what_would_be_mined():
     assert [dense.hits(query) for query in dense.queries] == [[("d", 0.5), ("c", 0.25)], []]
 
 
-def test_what_is_refused_is_no_negative_and_is_counted():
-    tally = mining.MiningCounts()
-    qrels = {"q1": {"a": 1}, "q2": {"z": 1}}
-    examples = list(mining.mine_negatives(RUNS, qrels, mining.band, tally, excluded={"with_answers": {"q1": {"b", "a"}, "q2": {"a"}}}))
-    assert [(example.query_id, example.negative_ids) for example in examples] == [("q1", ("d", "c"))]
-    assert tally == mining.MiningCounts(mined=1, without_positives=1, without_negatives=1, with_answers=2)
+def test_every_query_is_mined_or_counted_and_so_is_what_is_refused():
+    qrels = {"q1": {"a": 1, "b": 0}, "q2": {"a": 1}, "q3": {"a": 1}, "q4": {"a": 0}}
+    for excluded, negatives, counted in (
+        ({}, ("b", "d", "c"), {}),
+        ({"with_answers": {"q1": {"b", "a"}}}, ("d", "c"), {"with_answers": 1}),
+        ({"near_positives": {"q1": {"b", "c"}}}, ("d",), {"near_positives": 2}),
+        ({"near_positives": {}}, ("b", "d", "c"), {"unfiltered": 1}),
+    ):
+        tally = mining.MiningCounts()
+        mined = mining.mine_negatives(RUNS, qrels, partial(mining.band, last=3), tally, excluded=excluded)
+        assert [(one.query_id, one.positive_ids, one.negative_ids) for one in mined] == [("q1", ("a",), negatives)]
+        assert tally == mining.MiningCounts(mined=1, without_positives=2, without_hits=1, without_negatives=1, **counted)
 
 
 def test_a_sample_of_the_candidates_is_kept_in_their_order_by_seed():
@@ -131,10 +112,3 @@ def test_a_relative_bound_lies_below_the_positive_whatever_its_sign(positive, dr
         [Run.from_hits({"q": {"p": positive, "x": dropped, "y": kept}})], {"q": {"p": 1}}, relative_margin=0.05
     )
     assert near["q"] - {"p"} == {"x"}
-
-
-def test_an_example_without_a_score_of_its_positives_is_unfiltered_and_counted():
-    tally, excluded = mining.MiningCounts(), {"near_positives": {"q1": {"b", "c"}}}
-    examples = list(mining.mine_negatives(RUNS, {"q1": {"a": 1}, "q2": {"z": 1}}, mining.band, tally, excluded=excluded))
-    assert [(example.query_id, example.negative_ids) for example in examples] == [("q1", ("d",)), ("q2", ("a",))]
-    assert tally == mining.MiningCounts(mined=2, without_positives=1, near_positives=2, unfiltered=1)

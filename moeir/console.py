@@ -101,7 +101,7 @@ class ProgressMeter:
 
 
 @contextmanager
-def meter(label: str, total: int | None = None, *, done: int = 0) -> Iterator[ProgressMeter]:
+def meter(label: str, total: int | None, *, done: int = 0) -> Iterator[ProgressMeter]:
     """A meter that the caller advances, from what is done already."""
     if _quiet or not sys.stderr.isatty():
         yield ProgressMeter(label, total, done=done)
@@ -125,11 +125,9 @@ def sparkline(values: Sequence[float], width: int) -> str:
     return "".join(BARS[min(len(BARS) - 1, int(part * len(BARS)))] for part in scaled)
 
 
-def progress(items: Iterable[Item], label: str, total: int | None = None) -> Iterator[Item]:
+def progress(items: Iterable[Item], label: str) -> Iterator[Item]:
     """Iterate over `items` and show progress."""
-    if total is None and isinstance(items, Sized):
-        total = len(items)
-    with meter(label, total) as counter:
+    with meter(label, len(items) if isinstance(items, Sized) else None) as counter:
         for item in items:
             yield item
             counter.advance()

@@ -10,7 +10,7 @@ import io
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ VALUES = {"texts": ".jsonl", "examples": ".jsonl", "qrels": ".tsv", "ids": ".txt
 DATA_FORMS = {"evaluate": "json", "analyze": "jsonl", "info": "json"}  # which these stages print for a function that returns no text
 
 
-class Evaluation(Mapping[str, dict[str, float]]):
+class Evaluation(dict[str, dict[str, float]]):
     """Means by run and measure: `evaluation["bm25"]["nDCG@10"]`.
 
     `details` has all that `moeir evaluate --form json` writes: intervals, differences to the first run, effect sizes and p-values.
@@ -41,16 +41,7 @@ class Evaluation(Mapping[str, dict[str, float]]):
     def __init__(self, details: dict[str, Any]) -> None:
         self.details = details
         groups = {name: list(labels.values())[-1] for name, labels in details["runs"].items()}
-        self._means = {name: {measure: entry["mean"] for measure, entry in values.items()} for name, values in groups.items()}
-
-    def __getitem__(self, run: str) -> dict[str, float]:
-        return self._means[run]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._means)
-
-    def __len__(self) -> int:
-        return len(self._means)
+        super().__init__({name: {measure: entry["mean"] for measure, entry in values.items()} for name, values in groups.items()})
 
     def __repr__(self) -> str:
         from moeir.evaluation import tables

@@ -15,7 +15,6 @@ from moeir.records.examples import Example, Provenance
 from moeir.records.qrels import Qrels
 from moeir.records.runs import Run
 
-NONE_EXCLUDED: Mapping[str, Mapping[str, Collection[str]]] = MappingProxyType({})
 NegativeSelector: TypeAlias = Callable[[Sequence[str], Collection[str]], list[str]]
 
 
@@ -116,7 +115,7 @@ def mine_negatives(
     positive_grade: int = 1,
     negative_grade: int = 0,
     keep_own: bool = False,
-    excluded: Mapping[str, Mapping[str, Collection[str]]] = NONE_EXCLUDED,
+    excluded: Mapping[str, Mapping[str, Collection[str]]] = MappingProxyType({}),
     teacher: Run | None = None,
     keep: int | None = None,
     seed: int = 0,

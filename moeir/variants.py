@@ -250,11 +250,6 @@ def import_code_of(spec: str) -> None:
         import_own_code(module)
 
 
-def is_imported(module: str) -> bool:
-    """Whether a module is imported."""
-    return module in sys.modules
-
-
 def code_digest(module: str) -> list[str]:
     """`module:sha256` of the file of an imported module, which other files of its package do not change; nothing without a file."""
     path = getattr(sys.modules.get(module), "__file__", None)

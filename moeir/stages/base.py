@@ -7,6 +7,7 @@ import logging
 import os
 import shlex
 import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -393,7 +394,7 @@ def _find_own_modules(stage: Stage) -> set[str]:
     values = [getattr(stage, setting.name) for setting in settings.list_settings(type(stage)) if setting.role == "option"]
     texts = [text for value in values for text in (value if isinstance(value, tuple) else (value,)) if isinstance(text, str)]
     specs = (text.partition("=")[2] if ":" not in text.partition("=")[0] and "=" in text else text for text in texts)
-    return {*stage.code, *(module for spec in specs if (module := variants.own_module(spec)) and variants.is_imported(module))}
+    return {*stage.code, *(module for spec in specs if (module := variants.own_module(spec)) and module in sys.modules)}
 
 
 def _digest_source(path: Path, setting: settings.Setting) -> str:

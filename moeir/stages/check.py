@@ -12,7 +12,7 @@ from moeir.console import format_count
 from moeir.errors import DataError, UsageError
 from moeir.parsing import dump_json, escape_controls
 from moeir.settings import input_field, option
-from moeir.stages.base import STREAM, TEXT_KINDS, Counts, Stage, check_output_path, is_stream
+from moeir.stages.base import STREAM, TEXT_KINDS, Stage, check_output_path, is_stream
 from moeir.stages.run_arguments import run_paths
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Check(Stage):
     def _input_files(self) -> list[Path]:
         return [path for setting, path in self.sources() if setting.kind in TEXT_KINDS]
 
-    def work(self) -> Counts:
+    def work(self) -> None:
         from moeir.data_checks.examples import CheckContext
         from moeir.data_checks.findings import Findings
 
@@ -96,7 +96,6 @@ class Check(Stage):
             raise DataError(findings.summary() + copies)
         checked = dict.fromkeys(str(path) for _, path in self.sources())
         log.info("no fault found in %s", ", ".join(checked))
-        return None
 
     def _check_files(self, findings: "Findings", context: "CheckContext") -> Iterator[tuple[Path, Iterable[str]]]:
         """Check every file and yield the lines of its repaired copy; files whose ids others refer to come first."""

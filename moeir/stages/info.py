@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from moeir.errors import ArtifactError
 from moeir.parsing import dump_json, escape_controls
 from moeir.settings import argument, option
-from moeir.stages.base import STREAM, Counts, Stage
+from moeir.stages.base import STREAM, Stage
 
 if TYPE_CHECKING:
     from moeir.architectures.adapter_files import Trunk
@@ -24,12 +24,11 @@ class Info(Stage):
     path: Path = argument("A checkpoint, encodings, an index, a run, or anything else with a manifest.")
     form: str = option("table or json.", "table", choices=("table", "json"), aliases=("--format",))
 
-    def work(self) -> Counts:
+    def work(self) -> None:
         from moeir.records import lines
 
         facts = self._describe()
         lines.write_lines([dump_json(facts, indent=2) if self.form == "json" else _format_facts(facts)], STREAM)
-        return None
 
     def _describe(self) -> dict[str, Any]:
         from moeir.artifacts import manifests, shards

@@ -16,7 +16,7 @@ from moeir.console import format_count
 from moeir.errors import DataError, UsageError
 from moeir.settings import input_field, option
 from moeir.stages import STAGES, stage_class
-from moeir.stages.base import ANYTHING, FOLDER_KINDS, MAX_SEED, STREAM, Counts, Stage, is_stream
+from moeir.stages.base import ANYTHING, FOLDER_KINDS, MAX_SEED, STREAM, Stage, is_stream
 from moeir.stages.run_arguments import DEFAULT_MEASURES, name_source, run_paths, short_run_names
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Push(Stage):
         if len(set(short_run_names(self.run))) < len(self.run):
             raise UsageError("--run: two runs have the same name; give each its own: --run NAME=PATH")
 
-    def work(self) -> Counts:
+    def work(self) -> None:
         from moeir import hub
         from moeir.records import lines
 
@@ -90,7 +90,6 @@ class Push(Stage):
         address = hub.upload_files(self.repo, files, private=self.private)
         log.info("pushed %s to %s: %s", self.input, self.repo, format_count(len(files), "file"))
         lines.write_lines([address], STREAM)
-        return None
 
     def _make_sample(self, kind: str, checkpoint: Path | None) -> dict[str, Path | bytes]:
         """Texts of --corpus and the lists of what the product finds for them, as files by their names on the Hub."""

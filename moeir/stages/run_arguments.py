@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 DEFAULT_MEASURES = ("nDCG@10", "RR@10", "R@100")
 MATCHES = ("string", "regex")
 DEPTH_METHODS = ("came_sum", "sumrr", "maxrr", "linear")  # fusions in which a document missing from a list is worth its K-th hit
-NO_FORMS: Mapping[str, str] = MappingProxyType({})
 log = logging.getLogger(__name__)
 PICTURE_SUFFIXES = (".svg", ".png", ".pdf", ".eps", ".ps", ".jpg", ".jpeg", ".gif")
 
@@ -63,7 +62,7 @@ def check_measures(names: Iterable[str]) -> None:
         parse_measure(name)
 
 
-def choose_form(form: str, output: Path, stream_form: str, forms: Mapping[str, str] = NO_FORMS) -> str:
+def choose_form(form: str, output: Path, stream_form: str, forms: Mapping[str, str] = MappingProxyType({})) -> str:
     """The form of a table: `form`, or for `auto` that of standard output, or by the suffix of the file; `forms` by suffix beside tsv."""
     if form != "auto":
         return form

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from moeir.errors import UsageError
 from moeir.settings import input_field, option
-from moeir.stages.base import COLLAPSE, DEPTH, INFERENCE_DTYPE, Counts, Stage, is_stream
+from moeir.stages.base import COLLAPSE, DEPTH, INFERENCE_DTYPE, Stage, is_stream
 
 if TYPE_CHECKING:
     from moeir.serving.service import SearchService
@@ -63,12 +63,12 @@ class Serve(Stage):
             [path for path in (*self.index, self.corpus) if path is not None] if self.reload else [],
         )
 
-    def work(self) -> Counts:
+    def work(self) -> None:
         if self.mcp:
             from moeir.serving.agent import serve_agent
 
             serve_agent(self.prepare())
-            return None
+            return
         from moeir.serving.app import build_server, open_listener, run_server
 
         with open_listener(self.host, self.port) as listener:
@@ -76,4 +76,3 @@ class Serve(Stage):
             documents, lists = len(service.served.searcher.ids), ", ".join(service.served.lists)
             log.info("serving %s documents (%s) at http://%s:%d/", f"{documents:,}", lists, address, listener.getsockname()[1])
             run_server(build_server(service, self.allow_origin, IN_HEADERS if self.host in LOOPBACK else ("*",)), listener, self.timeout)
-        return None

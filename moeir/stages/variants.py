@@ -9,7 +9,7 @@ from moeir import variants
 from moeir.errors import UsageError
 from moeir.parsing import format_value
 from moeir.settings import argument
-from moeir.stages.base import Counts, Stage
+from moeir.stages.base import Stage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,9 +18,8 @@ class Variants(Stage):
 
     package: str | None = argument(f"{', '.join(variants.PACKAGES)}, or the name of a variant, such as taser [default: all].", None)
 
-    def work(self) -> Counts:
+    def work(self) -> None:
         sys.stdout.write("".join(f"{line}\n" for line in self._output_lines()))
-        return None
 
     def _output_lines(self) -> Iterator[str]:
         short = {package.split(".")[-1]: package for package in variants.PACKAGES}

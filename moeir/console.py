@@ -101,7 +101,7 @@ class ProgressMeter:
 
 
 @contextmanager
-def meter(label: str, total: int | None, *, done: int = 0) -> Iterator[ProgressMeter]:
+def meter(label: str, total: int | None = None, *, done: int = 0) -> Iterator[ProgressMeter]:
     """A meter that the caller advances, from what is done already."""
     if _quiet or not sys.stderr.isatty():
         yield ProgressMeter(label, total, done=done)

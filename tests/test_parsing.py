@@ -1,7 +1,7 @@
 import pytest
 
 from moeir.errors import UsageError
-from moeir.parsing import format_value, parse_value
+from moeir.parsing import parse_value
 
 
 @pytest.mark.parametrize(
@@ -22,16 +22,12 @@ from moeir.parsing import format_value, parse_value
         ("", "float | None", None),
         ("3", "int | None", 3),
         ("none", "str | None", None),
+        ("", "str | None", ""),  # --query-prefix "" takes away the prefix that the weights bring
     ],
 )
 def test_text_becomes_the_value_it_says(text, annotation, value):
     parsed = parse_value(text, annotation, "place")
     assert parsed == value and type(parsed) is type(value)
-
-
-def test_an_empty_text_is_a_text():
-    """`--query-prefix ""` takes away the prefix that the weights bring."""
-    assert parse_value("", "str | None", "--query-prefix") == ""
 
 
 @pytest.mark.parametrize(
@@ -51,11 +47,3 @@ def test_text_that_says_no_such_value_is_refused(text, annotation, message):
     with pytest.raises(UsageError) as caught:
         parse_value(text, annotation, "--depth")
     assert str(caught.value) == message
-
-
-@pytest.mark.parametrize(
-    ("value", "annotation"),
-    [(7, "int"), (0.1, "float"), (1e-5, "float"), (True, "bool"), ("a b", "str"), (("a", "b"), "tuple[str, ...]"), (None, "int | None")],
-)
-def test_a_rendered_value_is_converted_back(value, annotation):
-    assert parse_value(format_value(value), annotation, "place") == value

@@ -103,10 +103,7 @@ class Convert(Stage):
     def summary(self, counts: Facts) -> str:
         return f"{format_count(counts['written'], 'record')}, from {counts['from']} to {counts['to']}"
 
-    def prepare(self) -> None:
-        self._load_formats()
-
-    def _load_formats(self) -> "tuple[str, str, Format, Format]":
+    def prepare(self) -> "tuple[str, str, Format, Format]":
         """The formats to read and to write; UsageError if they hold different things."""
         from moeir.formats.detection import detect_format
 
@@ -125,7 +122,7 @@ class Convert(Stage):
         from moeir.formats.base import Conversion
         from moeir.records import texts
 
-        spec, to, reader, writer = self._load_formats()
+        spec, to, reader, writer = self.prepare()
         corpus, queries = (None if path is None else texts.read_texts_by_id(path, keep_empty=True) for path in (self.corpus, self.queries))
         conversion = Conversion(spec, to, corpus, queries, self.lossy)
         items = progress(reader.read(self.input, conversion), "converting")

@@ -133,10 +133,11 @@ class Index(Stage):
         return {"texts": len(ids), "experts": {expert: spec}}
 
     def _add_texts(self, index: "Engine", corpus: Path) -> list[str]:
-        """Add texts to an index; returns their ids."""
-        from moeir.records import texts
+        """Add texts to an index, each with its queries of --expansion (docT5query, Nogueira and Lin 2019); returns their ids."""
+        from moeir.records import generated_queries, texts
 
-        expansions = self._read_expansion()
+        records = () if self.expansion is None else generated_queries.read_generated_queries(self.expansion)
+        expansions = {record.id: " ".join(record.queries[: self.expansion_queries]) for record in records}
         ids: list[str] = []
         documents = console.progress(texts.read_texts(corpus, keep_empty=self.keep_empty), "reading")
         for batch in texts.split_chunks(documents, TEXTS_PER_BATCH):
@@ -145,13 +146,6 @@ class Index(Stage):
         if self.expansion is not None:
             _check_expansion(self.expansion, ids, expansions)
         return ids
-
-    def _read_expansion(self) -> dict[str, str]:
-        """The queries appended to each document, by id (docT5query, Nogueira and Lin 2019)."""
-        from moeir.records import generated_queries
-
-        records = () if self.expansion is None else generated_queries.read_generated_queries(self.expansion)
-        return {record.id: " ".join(record.queries[: self.expansion_queries]) for record in records}
 
     def _index_encodings(self, folder: Path) -> Counts:
         from moeir.representations.encodings import read_ids

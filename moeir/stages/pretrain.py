@@ -94,7 +94,7 @@ class Pretrain(TrainingStage):
             advice = "leave --arch out, or type --arch mote:encoders=siamese for a single encoder"
             raise UsageError(f"--arch {self.arch}: --objective mote trains the experts of --arch mote; {advice}")
 
-    def _check_model(self) -> None:
+    def prepare(self) -> None:
         """Refuse options that do not fit together or do not fit the weights, before texts are read and anything is fitted."""
         import torch
 
@@ -113,9 +113,6 @@ class Pretrain(TrainingStage):
 
     def _lengths(self) -> dict[str, int]:
         return {"query_length": self.query_length, "document_length": self.document_length}
-
-    def prepare(self) -> None:
-        self._check_model()
 
     def summary(self, counts: Facts) -> str:
         from moeir.analysis import training_monitor
@@ -146,7 +143,7 @@ class Pretrain(TrainingStage):
         from moeir.training import trainer
 
         process_group = self.process_group()
-        self._check_model()
+        self.prepare()
         texts = [] if self.from_scratch else read_first_texts(self.corpus)
         options: dict[str, Any] = {"random_weights": self.from_scratch, "trunk_dtype": self.trunk_dtype}
         checkpoint = build_checkpoint(self.model, self._arch_with_head(), self._lengths(), texts, self.seed, **options)

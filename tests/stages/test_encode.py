@@ -8,8 +8,6 @@ import threading
 
 import torch
 
-from moeir.errors import DataError
-from moeir.representations.base import RepresentationWriter
 from moeir.representations.multivector import MultiVector
 from moeir.representations.sparse import Sparse
 from tests.conftest import run_in_process, run_in_subprocess
@@ -70,35 +68,6 @@ def test_a_fault_behind_the_first_windows_stops_it_and_what_is_whole_is_kept(cam
     journal = (tmp_path / ".enc.partial/enc/resume/journal.jsonl").read_text().splitlines()
     assert json.loads(journal[-1])["texts"] == 8
     assert not [one for one in threading.enumerate() if one.name.startswith(("batches", "writing"))]
-
-
-def test_what_cannot_be_written_stops_it_and_nothing_follows_what_failed(came_checkpoint, encodings, toy, tmp_path, monkeypatch):
-    monkeypatch.setattr("moeir.stages.encode.CHUNK", 2)
-    monkeypatch.setattr("moeir.representations.encodings.FLUSH_SECONDS", 0)
-    append, thread_names = RepresentationWriter.append, []
-
-    def failing(self, part, label):
-        thread_names.append(threading.current_thread().name.split("_")[0])
-        if len(thread_names) == 8:  # the second expert's third window
-            raise DataError("local: no room")
-        append(self, part, label)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RepresentationWriter, "append", failing)
-        result = encode(came_checkpoint, toy / "corpus.jsonl", tmp_path / "enc")
-    assert result.code == 3 and "local: no room" in result.stderr and thread_names == ["writing"] * 8
-    journal = (tmp_path / ".enc.partial/enc/resume/journal.jsonl").read_text().splitlines()
-    assert [json.loads(line)["texts"] for line in journal] == [2, 4]
-    again = encode(came_checkpoint, toy / "corpus.jsonl", tmp_path / "enc")
-    assert again.code == 0 and "continuing after 2 texts" in again.stderr
-    assert (tmp_path / "enc/ids.txt").read_bytes() == (encodings / "ids.txt").read_bytes()
-    assert len(MultiVector.open(tmp_path / "enc/local")) == 12
-
-
-def test_what_is_written_is_not_brought_to_disk_window_by_window(came_checkpoint, toy, tmp_path, monkeypatch):
-    monkeypatch.setattr("moeir.stages.encode.CHUNK", 2)
-    monkeypatch.setattr("moeir.artifacts.journals.JsonlJournal.write", None)  # within the first seconds nothing is
-    assert encode(came_checkpoint, toy / "corpus.jsonl", tmp_path / "enc").code == 0
 
 
 MEMORY_PROGRAM = """

@@ -140,18 +140,6 @@ def test_a_helper_of_a_side_output_is_ours_only_if_its_content_says_so(moeir: Mo
         Path(name).unlink()
 
 
-def test_a_symbolic_link_at_an_output_is_refused(moeir: Moeir) -> None:
-    assert search(moeir, "--output", "old").code == 0
-    for target in ("old", "nothing"):
-        Path("link").unlink(missing_ok=True)
-        Path("link").symlink_to(target)
-        before = read_all()
-        for flags in (("--output", "link"), ("--explain", "link", "--output", "runs")):
-            refused = search(moeir, *flags, "--depth", 2, "--force")
-            assert refused.code == 2 and f"{flags[0]}" in refused.stderr and "link: " in refused.stderr
-            assert read_all() == before and Path("link").is_symlink()
-
-
 NESTED = {
     "index --encodings enc --output enc/idx": "--output enc/idx: is inside the folder that --encodings reads, enc",
     "index --encodings enc --output enc-link/idx": "is inside the folder that --encodings reads, enc",

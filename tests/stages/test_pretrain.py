@@ -122,7 +122,7 @@ def test_from_scratch_and_with_any_context(room, tmp_path, tiny_model):
     assert len(set(bytes_of.values())) > 1
 
 
-@pytest.mark.parametrize("objective", ["cocondenser", "cotmae-qc", "mote"])
+@pytest.mark.parametrize("objective", ["cocondenser", "mote"])
 def test_two_processes_learn_what_one_does(objective, room, tmp_path, tiny_model_without_dropout):
     command = make_command(room, tiny_model_without_dropout, objective, tmp_path / "two", "--device", "cpu", "--learning-rate", 2e-4)
     result = run_processes(2, lambda rank: run_captured(*command))

@@ -105,20 +105,6 @@ def test_passages_of_a_document_may_be_in_several_indexes(folder: Path, came_che
             assert dict(read_hits(parts / f"{name}.trec")[query]) == pytest.approx(dict(hits), rel=1e-5), (name, query)
 
 
-def test_runs_of_passages_are_fused_and_evaluated_as_those_of_documents(folder: Path, tmp_path: Path, moeir: Moeir) -> None:
-    for expert in ("lexical", "local", "global"):
-        write_run(Run.from_hits(collapse(folder / "whole" / f"{expert}.trec"), f"moeir.{expert}"), tmp_path / f"{expert}.trec")
-    (tmp_path / "qrels").write_text("q1 0 a 1\nq2 0 c 1\nq3 0 a! 2\n")
-    outputs = []
-    for place, flags in ((folder / "whole", ("--collapse", "max")), (tmp_path, ())):
-        runs = [word for expert in ("lexical", "local", "global") for word in ("--run", place / f"{expert}.trec")]
-        fused = moeir("fuse", *runs, "--method", "zscore", *flags)
-        values = moeir("evaluate", *runs, "--qrels", tmp_path / "qrels", "--form", "tsv", "--per-query", *flags)
-        assert fused.code == values.code == 0, values.stderr
-        outputs.append((fused.stdout, values.stdout.replace(str(place), "")))
-    assert outputs[0] == outputs[1] and "nDCG@10\tq3\t0.0" not in outputs[0][1]
-
-
 def test_passages_are_not_taken_for_documents(folder: Path, tmp_path: Path, moeir: Moeir) -> None:
     """Judgements and other runs are of documents: each command says so, and `--collapse max` lets them be compared."""
     passages, documents, qrels = folder / "whole" / "fused.trec", tmp_path / "documents.trec", tmp_path / "qrels"

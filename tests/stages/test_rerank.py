@@ -18,12 +18,9 @@ RULES = ("--query-length", 20, "--document-length", 32)
 
 @pytest.fixture(scope="module")
 def room(tmp_path_factory, tiny_model, bm25_index, toy):
-    """Two cross-encoders, one with a linear head, and BM25's run of the test queries with every document in it."""
+    """A cross-encoder, and BM25's run of the test queries with every document in it."""
     folder = tmp_path_factory.mktemp("rerank")
     run_moeir("init", "--model", tiny_model, "--arch", "cross-encoder", *RULES, "--output", folder / "lce")
-    run_moeir(
-        "init", "--model", tiny_model, "--arch", "cross-encoder:head=linear,fields=text", *RULES, "--seed", 1, "--output", folder / "other"
-    )
     names = list(texts.read_texts_by_id(toy / "corpus.jsonl"))
     with open(folder / "bm25.trec", "w") as file:
         for query in ("q2", "q1", "q3"):
@@ -82,26 +79,6 @@ def test_batches_threads_and_a_pipe_change_nothing_but_roundings(room, rerank, t
     flags = ("--run", room / "bm25.trec", "--queries", toy / "test-queries.tsv", "--corpus", "-", "--dtype", "float32", "--depth", 6)
     result = run_in_process("rerank", "--model", room / "lce", *flags, stdin=(toy / "corpus.jsonl").read_text())
     assert result.code == 0 and result.stdout == (tmp_path / "whole.trec").read_text()
-
-
-def test_shards_laid_end_to_end_are_the_whole_run(rerank, tmp_path):
-    whole = rerank(tmp_path / "whole.trec")
-    for number in (0, 1):
-        rerank(tmp_path / f"{number}.trec", "--shard", f"{number}/2")
-    parts = [runs.read_run(tmp_path / f"{number}.trec") for number in (0, 1)]
-    assert [query for part in parts for query in part.queries] == whole.queries
-    assert all(dict(part.hits(query)) == pytest.approx(dict(whole.hits(query)), abs=1e-4) for part in parts for query in part.queries)
-
-
-def test_an_ensemble_is_the_mean_of_standardised_scores(room, rerank, tmp_path):
-    one, two = rerank(tmp_path / "1.trec", "--no-rest"), rerank(tmp_path / "2.trec", "--no-rest", model="other")
-    for how in ("zscore", "mean", "rrf"):
-        both = rerank(tmp_path / f"{how}.trec", "--model", room / "other", "--ensemble", how)
-        for query in both.queries:
-            names = one.documents_of(query)
-            rows = [[dict(part.hits(query))[name] for name in names] for part in (one, two)]
-            expected = dict(zip(names, oracles.ensemble_scores(rows, how), strict=True))
-            assert dict(both.hits(query)) == pytest.approx(expected, abs=1e-5)
 
 
 def test_an_expert_scores_as_its_exact_index_does_and_experts_are_added(rerank, room, index, came_checkpoint, toy, tmp_path):

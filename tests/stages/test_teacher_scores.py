@@ -18,7 +18,7 @@ LENGTHS = ("--query-length", 20, "--document-length", 32)
 def room(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path, toy: Path) -> Iterator[Path]:
     """A cross-encoder, a retriever, and examples by id, with their texts, and as FlagEmbedding's lines."""
     folder = tmp_path_factory.mktemp("teacher")
-    for name, arch in (("ce", "cross-encoder"), ("other", "cross-encoder:head=linear"), ("dense", "dense")):
+    for name, arch in (("ce", "cross-encoder"), ("other", "cross-encoder:head=linear,fields=text"), ("dense", "dense")):
         result = run_in_process("init", "--model", tiny_model, "--arch", arch, *LENGTHS, "--output", folder / name)
         assert result.code == 0, result.stderr
     corpus = list(read_texts_by_id(toy / "corpus.jsonl"))

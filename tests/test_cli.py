@@ -241,17 +241,13 @@ SOURCES = ("--model", "--corpus", "--queries", "--train", "--qrels", "--encoding
 
 @pytest.mark.parametrize("command, answer", [
     ("train", "error: moeir has no command 'train'; did you mean 'finetune'? (see moeir finetune --help)"),
-    ("Retrieve --index x", "error: moeir has no command 'Retrieve'; did you mean 'search'? (see moeir search --help)"),
     ("finetune --lr 1e-5", "moeir finetune: No such option: --lr; did you mean --learning-rate? (see moeir finetune --help)"),
-    ("encode --fp16", "moeir encode: No such option: --fp16; did you mean --dtype? (see moeir encode --help)"),
     ("encode --per_device_eval_batch_size 8",
      "moeir encode: No such option: --per-device-eval-batch-size; did you mean --max-tokens? (see moeir encode --help)"),
     ("finetune --train_group_size 8", "moeir finetune: No such option: --train-group-size; did you mean --negatives? "
      "it does not count the positive: a group of 8 is --negatives 7 (see moeir finetune --help)"),
     ("finetune --pooling mean", "moeir finetune: No such option: --pooling; did you mean --arch? "
      "it is an option of the architecture: dense:pooling=mean,normalise=true (see moeir finetune --help)"),
-    ("finetune --passage_max_len 128",
-     "moeir finetune: No such option: --passage-max-len; did you mean --document-length? (see moeir finetune --help)"),
     ("finetune --resume_from_checkpoint x", "moeir finetune: No such option: --resume-from-checkpoint; "
      "the same command continues an unfinished output by itself (see moeir finetune --help)"),
     ("evaluate --fp16", "moeir evaluate: No such option: --fp16 (see moeir evaluate --help)"),

@@ -192,8 +192,6 @@ def test_marks_by_another_test_and_for_groups(ten_queries, place, moeir):
 
 
 BAD = [
-    (("--test", "z"), "--test z: expected t, randomisation or none"),
-    (("--correction", "x"), "--correction x: expected holm, bonferroni, bh or none"),
     (("--compat", "ranx"), "--compat ranx: expected trec_eval, beir, mteb or msmarco"),
     (("--compat", "msmarco"), "--compat msmarco: nDCG@3: it computes RR@k alone"),
     (("--form", "latex", "--per-query"), "--per-query: latex has no room for queries"),

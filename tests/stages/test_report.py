@@ -5,8 +5,6 @@ import json
 
 import pytest
 
-from moeir.analysis import training_monitor
-
 needs_matplotlib = pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
 
 
@@ -108,21 +106,3 @@ def test_what_cannot_be_drawn_is_said_in_a_line(report, tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "matplotlib" else find(name, *more))
     result = report("one", output=tmp_path / "x.png")
     assert result.code == 2 and result.stderr.endswith("plots need the package matplotlib; pip install 'moeir[report]'\n")
-
-
-def test_what_a_training_writes_is_reported(came_trained, moeir):
-    lines = moeir("report", "--training", came_trained).stdout.splitlines()
-    assert lines[2].split()[:2] == ["out", "3"]
-    assert {"lexical", "local", "global"} == {line.split()[1] for line in lines if line.startswith("share  ")}
-    watch = training_monitor.replay(training_monitor.read_metrics(came_trained / "metrics.jsonl"))
-    assert sum(watch[f"share.{name}"].mean for name in ("lexical", "local", "global")) == pytest.approx(1)
-
-
-@pytest.fixture(scope="module")
-def came_trained(tmp_path_factory, toy, examples, tiny_model_with_head, moeir):
-    folder = tmp_path_factory.mktemp("trained")
-    texts = ("--corpus", toy / "corpus.jsonl", "--queries", toy / "train-queries.jsonl", "--query-length", 16, "--document-length", 32)
-    sizes = ("--steps", 3, "--batch-size", 1, "--negatives", 1, "--arch", "came:shared_layers=2,local_dim=8", "--objective", "competitive")
-    result = moeir("finetune", "--model", tiny_model_with_head, "--train", examples, *texts, *sizes, "--output", folder / "out")
-    assert result.code == 0, result.stderr
-    return folder / "out"

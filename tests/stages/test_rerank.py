@@ -33,8 +33,8 @@ def room(tmp_path_factory, tiny_model, bm25_index, toy):
 def rerank(room, toy):
     """`rerank(output, *arguments)`: the reranked run."""
 
-    def reranked(output, *arguments, model="lce", run_file="bm25.trec"):
-        flags = ("--run", room / run_file, "--queries", toy / "test-queries.tsv", "--corpus", toy / "corpus.jsonl", "--dtype", "float32")
+    def reranked(output, *arguments, model="lce"):
+        flags = ("--run", room / "bm25.trec", "--queries", toy / "test-queries.tsv", "--corpus", toy / "corpus.jsonl", "--dtype", "float32")
         run_moeir("rerank", "--model", room / model, *flags, *arguments, "--output", output)
         return runs.read_run(output)
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from moeir import cli, settings
 from moeir.artifacts.manifests import manifest_path
 from moeir.kernels.int8_linear import supports_int8
 from moeir.records.runs import read_run
@@ -58,16 +57,6 @@ def test_a_folder_may_have_the_name_of_a_suffix(index: Path, toy: Path, tmp_path
         result = moeir("search", "--index", index, "--queries", toy / "test-queries.tsv", "--output", tmp_path / name)
         assert result.code == 0, result.stderr
         assert (tmp_path / name / "fused.trec").is_file()
-
-
-def test_every_stage_that_runs_a_model_has_the_same_dtype() -> None:
-    fields = {name: item for name in cli.STAGES for item in settings.list_settings(cli.stage_class(name)) if item.name == "dtype"}
-    dtypes = {name: (field.help, field.default, field.choices) for name, field in fields.items()}
-    assert {"encode", "search", "serve", "calibrate", "rerank", "analyze", "finetune", "pretrain", "generate-queries"} == set(dtypes)
-    inference = {"encode", "search", "serve", "rerank"}
-    assert len({dtypes[name] for name in inference}) == 1 and dtypes["search"][1:] == ("auto", ("auto", "float32", "bfloat16", "int8"))
-    others = {dtypes[name] for name in set(dtypes) - inference}
-    assert len(others) == 1 and others.pop()[1:] == ("auto", ("auto", "float32", "bfloat16"))
 
 
 @pytest.mark.skipif(not supports_int8(), reason="this processor has no exact products of 8-bit integers")

@@ -58,7 +58,7 @@ def test_no_help_loads_a_heavy_module(moeir_outside):
     assert result.stdout.count("Usage: moeir") == len(commands) - 1
 
 
-def test_commands_that_only_read_runs_do_not_load_torch(moeir_outside, folder):
+def test_commands_that_read_runs_or_search_words_do_not_load_torch(moeir_outside, folder):
     runs, judged = ["--run", "one.trec", "--run", "two.trec"], ["--qrels", "test-qrels.tsv"]
     commands = [
         ["evaluate", *runs, *judged, "--output", "table.tsv"],
@@ -67,6 +67,8 @@ def test_commands_that_only_read_runs_do_not_load_torch(moeir_outside, folder):
         ["analyze", "overlap", *runs, "--output", "overlap.tsv"],
         ["calibrate", *runs, *judged, "--output", "weights.json"],
         ["report", "--training", "metrics.jsonl"],
+        ["index", "--corpus", "corpus.jsonl", "--engine", "bm25", "--output", "idx"],
+        ["search", "--index", "idx", "--queries", "test-queries.tsv", "--output", "run.trec"],
     ]
     (folder / "metrics.jsonl").write_text('{"step": 1, "loss": 1.0}\n')
     result = moeir_outside(program=WITHOUT.format(commands=commands, heavy=["torch", "numba", "transformers"]))

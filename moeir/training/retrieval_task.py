@@ -85,12 +85,16 @@ class RetrievalTask:
     def _encode_side(self, texts: ShardedTexts, moment: str) -> EncoderOutput:
         """Representations of the texts of a side, from all processes, in the order of the batch."""
         device = self.checkpoint.device
+        if len(texts.parts) > 1:
 
-        def encode(tokens: PackedTokens) -> EncoderOutput:
+            def encode(tokens: PackedTokens) -> EncoderOutput:
+                with autocast(self.dtype, str(device)):
+                    return self.checkpoint.architecture(tokens.to(device))
+
+            own = grad_cache.encode_with_grad_cache(encode, texts.parts, self.model)
+        else:
             with autocast(self.dtype, str(device)):
-                return self.checkpoint.architecture(tokens.to(device))
-
-        own = grad_cache.encode_with_grad_cache(encode, texts.parts, self.model) if len(texts.parts) > 1 else encode(texts.parts[0])
+                own = self.checkpoint.architecture(texts.parts[0].to(device))
         if texts.restore_order is None:
             return own
         encoded = all_gather_encoded(own, self.process_group, moment)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.device import fake_cuda
-from tests.device.operation_counts import BACK
+from tests.device.operation_counts import BACK, LAUNCH, SYNC
 
 MIXED = "Expected all tensors to be on the same device"
 
@@ -109,6 +109,104 @@ def test_strict_determinism_refuses_what_cuda_has_no_form_of(monkeypatch):
         torch.use_deterministic_algorithms(False)
 
 
+# ---------------------------------------------------------------- torch's own code
+
+
+# ---------------------------------------------------------------- attention and grouped products
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("mask", ["none", "bool", "float"])
+def test_attention_is_that_of_the_host(dtype, mask, machine):
+    parts, visible = [torch.randn(2, 4, 16, 8, dtype=dtype) for _ in range(3)], torch.rand(2, 1, 1, 16) < 0.7
+    visible[..., 0] = True
+    bias = {"none": None, "bool": visible, "float": torch.zeros(visible.shape, dtype=dtype).masked_fill(~visible, float("-inf"))}[mask]
+    results = []
+    for device in ("cpu", "cuda"):
+        own = [part.detach().clone().to(device).requires_grad_() for part in parts]
+        out = F.scaled_dot_product_attention(*own, attn_mask=None if bias is None else bias.to(device))
+        out.float().square().sum().backward()
+        results.append([out, *(part.grad for part in own)])
+    for host, ours in zip(*results, strict=True):
+        assert torch.allclose(host.float(), ours.cpu().float(), atol=1e-5 if dtype == torch.float32 else 0.06)
+    kernel = "flash" if dtype == torch.bfloat16 and mask == "none" else "efficient"
+    assert machine.counts.count(LAUNCH, f"_scaled_dot_product_{kernel}_attention") == 1
+    assert machine.counts.count(LAUNCH, f"_scaled_dot_product_{kernel}_attention_backward") == 3
+
+
+def packed(width=8, dtype=torch.bfloat16, **options):
+    parts = [on(8, 4, width, dtype=dtype) for _ in range(3)]
+    starts = torch.tensor([0, 3, 8], dtype=options.pop("index", torch.int32), device="cuda")
+    return lambda: torch.ops.aten._flash_attention_forward(*parts, starts, starts, options.get("longest", 5), 5, 0.0, False, False)[0]
+
+
+@pytest.mark.parametrize(
+    "work, problem",
+    [
+        (packed, None),
+        (lambda: packed(width=12), "multiples of 8"),
+        (lambda: packed(width=264), "multiples of 8"),
+        (lambda: packed(dtype=torch.float32), "fp16 and bf16"),
+        (lambda: packed(index=torch.int64), "int32"),
+        (lambda: packed(longest=4), "longest"),
+    ],
+)
+def test_attention_of_packed_texts_checks_what_it_is_given(work, problem):
+    if problem is None:
+        assert work()().shape == (8, 4, 8)
+        return
+    with pytest.raises(RuntimeError, match=problem):
+        work()()
+
+
+def test_attention_of_packed_texts_is_that_of_each_text(machine):
+    parts, starts = [torch.randn(8, 4, 8, dtype=torch.bfloat16) for _ in range(3)], torch.tensor([0, 3, 8], dtype=torch.int32)
+    own = [part.to("cuda").requires_grad_() for part in parts]
+    with machine.counts.measure() as counts:
+        sizes, window = (starts.to("cuda"), starts.to("cuda"), 5, 5), {"window_size_left": 1, "window_size_right": 1}
+        out = torch.ops.aten._flash_attention_forward(*own, *sizes, 0.0, False, False, **window)[0]
+    out.float().sum().backward()
+    for first, last in ((0, 3), (3, 8)):
+        text = [part[first:last].float().transpose(0, 1) for part in parts]
+        near = (torch.arange(last - first)[:, None] - torch.arange(last - first)).abs() <= 1
+        expected = F.scaled_dot_product_attention(*text, attn_mask=near).transpose(0, 1)
+        assert torch.allclose(out[first:last].float().cpu(), expected, atol=0.02)
+    assert counts.count(LAUNCH, "_flash_attention_forward") == 1 and machine.counts.count(LAUNCH, "_flash_attention_backward") == 3
+    assert all(part.grad.dtype == torch.bfloat16 for part in own)
+    with fake_cuda.activate(capability=(7, 5)), pytest.raises(RuntimeError, match="Ampere"):
+        packed()()
+
+
+def test_attention_of_packed_texts_drops_weights_and_its_gradient_is_of_those_that_are_left(machine):
+    """Of equal scores and values of one, a token's output is the share of weights that are left, times 1 / 0.75."""
+    length, starts = 512, torch.tensor([0, 512, 1024], dtype=torch.int32, device="cuda")
+    queries, values = torch.zeros(1024, 2, 8, dtype=torch.bfloat16, device="cuda"), on(1024, 2, 8, dtype=torch.bfloat16) * 0 + 1
+    values.requires_grad_()
+    out = torch.ops.aten._flash_attention_forward(queries, queries, values, starts, starts, length, length, 0.25, False, False)[0]
+    shares = out.detach().cpu().float()[..., 0]
+    assert shares.mean() == pytest.approx(1.0, abs=0.01) and shares.std() == pytest.approx((0.25 / 0.75 / length) ** 0.5, rel=0.2)
+    out.float().sum().backward()
+    assert values.grad.cpu().float().sum() == pytest.approx(float(out.detach().cpu().float().sum()), rel=1e-2)
+    assert not torch.equal(shares[:512], shares[512:])
+
+
+def test_grouped_products_are_one_launch_and_have_a_derivative(machine):
+    rows, weights = on(16, 24, dtype=torch.bfloat16).requires_grad_(), on(2, 24, 8, dtype=torch.bfloat16).requires_grad_()
+    ends = torch.tensor([5, 16], dtype=torch.int32, device="cuda")
+    counts = counted(machine, lambda: F.grouped_mm(rows, weights, offs=ends))
+    assert (counts.launches, counts.syncs) == (1, 0)
+    out = F.grouped_mm(rows, weights, offs=ends)
+    gradient = on(16, 8, dtype=torch.bfloat16)
+    out.backward(gradient)
+    parts = [(slice(0, 5), 0), (slice(5, 16), 1)]
+    expected = torch.cat([rows[own].float() @ weights[number].float() for own, number in parts])
+    assert torch.allclose(out.float(), expected, atol=0.1)
+    assert torch.allclose(rows.grad[:5].float(), gradient[:5].float() @ weights[0].float().T, atol=0.1)
+    assert torch.allclose(weights.grad[1].float(), rows[5:].float().T @ gradient[5:].float(), atol=0.1)
+    with fake_cuda.activate(capability=(8, 6)) as older:  # no kernel: the offsets are copied to the host
+        F.grouped_mm(on(16, 24, dtype=torch.bfloat16), on(2, 24, 8, dtype=torch.bfloat16), offs=torch.tensor([5, 16], device="cuda").int())
+        assert older.counts.count(SYNC, "_grouped_mm without a kernel") == 1
+
+
+# ---------------------------------------------------------------- what is counted
 WAITING = {
     "item": lambda ours: ours.sum().item(),
     "bool": lambda ours: bool((ours > 0).any()),
@@ -125,6 +223,14 @@ WAITING = {
     "event": lambda ours: torch.cuda.Event().synchronize(),
     "stream": lambda ours: torch.cuda.current_stream().synchronize(),
 }
+
+
+@pytest.mark.parametrize("name", WAITING)
+def test_what_waits_is_counted_once(name, machine):
+    ours = on(6)
+    assert counted(machine, lambda: WAITING[name](ours)).syncs == 1
+
+
 STEADY = {
     "views": (lambda ours: ours.view(2, 3).T.unsqueeze(0).expand(4, 3, 2)[0, 1:].detach(), 0),
     "sum": (lambda ours: (ours * 2).sum(), 2),
@@ -138,12 +244,12 @@ STEADY = {
 }
 
 
-@pytest.mark.parametrize("name", WAITING | STEADY)
-def test_what_waits_is_counted_once_and_nothing_else_is(name, machine):
+@pytest.mark.parametrize("name", STEADY)
+def test_what_does_not_wait_is_not_counted_as_waiting(name, machine):
     ours = on(6)
-    work, launches = STEADY.get(name) or (WAITING[name], None)
+    work, launches = STEADY[name]
     counts = counted(machine, lambda: work(ours))
-    assert counts.syncs == (name in WAITING) and not counts.blocking
+    assert (counts.syncs, counts.blocking) == (0, 0)
     assert launches is None or counts.launches == launches
 
 

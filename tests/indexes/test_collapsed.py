@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 
 from moeir.indexes import subset
-from moeir.indexes.base import SearchableIndex
 from moeir.indexes.subset import CollapsedIndex
 from moeir.records.runs import id_ranks
 from tests.indexes.engine_checks import same_bytes
-from tests.indexes.test_subset import ENGINES, QUERIES
+from tests.indexes.test_subset import ENGINES, QUERIES, FirstRows
 from tests.oracles.passages import collapse_by_dictionary
 
 PASSAGES, DOCUMENTS = 300, 47
@@ -38,20 +37,13 @@ def collapse_full_ranking(index, names, queries, depth):
     return rows, scores
 
 
-@pytest.mark.parametrize("depth", [1, 2, 10, DOCUMENTS - 1, DOCUMENTS, 300])
-def test_documents_are_those_of_the_whole_ranking_collapsed(built, depth):
+def test_documents_are_those_of_the_whole_ranking_collapsed(built, monkeypatch):
     index, names, documents, queries = built
-    by_document = CollapsedIndex(index, documents, np.arange(DOCUMENTS))
+    by_document, whole = CollapsedIndex(index, documents, np.arange(DOCUMENTS)), subset.HITS_AT_ONCE
     assert len(by_document) == DOCUMENTS
-    assert same_bytes(by_document.search(queries, depth), collapse_full_ranking(index, names, queries, depth))
-
-
-@pytest.mark.parametrize("hits_at_once", [1, 100])
-def test_few_queries_at_a_time_change_no_byte(built, hits_at_once, monkeypatch):
-    index, names, documents, queries = built
-    monkeypatch.setattr(subset, "HITS_AT_ONCE", hits_at_once)
-    found = CollapsedIndex(index, documents, np.arange(DOCUMENTS)).search(queries, 20)
-    assert same_bytes(found, collapse_full_ranking(index, names, queries, 20))
+    for depth, hits_at_once in ((1, 1), (2, whole), (10, whole), (20, 100), (DOCUMENTS - 1, whole), (DOCUMENTS, whole), (300, whole)):
+        monkeypatch.setattr(subset, "HITS_AT_ONCE", hits_at_once)
+        assert same_bytes(by_document.search(queries, depth), collapse_full_ranking(index, names, queries, depth))
 
 
 def test_a_pair_scores_as_the_best_passage_of_its_document(built):
@@ -64,24 +56,6 @@ def test_a_pair_scores_as_the_best_passage_of_its_document(built):
     assert found.dtype == np.float32 and found.tolist() == expected
 
 
-class FirstRows(SearchableIndex):
-    """A thousand passages, found in the order of their rows with the same score for each `tied` of them."""
-
-    kind = "any"
-
-    def __init__(self, tied, hits=1000):
-        super().__init__(np.arange(1000)[::-1])
-        self.tied, self.hits, self.depths = tied, hits, []
-
-    def __len__(self):
-        return 1000
-
-    def _search_into(self, queries, depth, rows, scores):
-        self.depths.append(depth)
-        rows[:, : self.hits] = np.arange(self.hits)[:depth]
-        scores[:, : self.hits] = -(np.arange(self.hits)[:depth] // self.tied)
-
-
 @pytest.mark.parametrize(("tied", "hits", "documents", "depths", "found"), [
     (1, 1000, np.arange(1000) // 10, [49], [0, 1, 2]),  # 3 · 1000 / 100 passages, a tenth more, and 16 more
     (1, 1000, np.maximum(0, np.arange(1000) - 900), [49, 196, 784, 1000], [0, 1, 2]),  # four times as deep each time
@@ -89,7 +63,7 @@ class FirstRows(SearchableIndex):
     (1, 20, np.arange(1000) // 10, [49], [0, 1, -1]),  # there is nothing deeper
 ])  # fmt: skip
 def test_a_search_goes_deeper_until_enough_documents_are_above_the_last_passage(tied, hits, documents, depths, found):
-    index = FirstRows(tied, hits)
+    index = FirstRows(hits, tied=tied, exact=True)
     by_document = CollapsedIndex(index, documents, np.arange(documents.max() + 1))
     assert by_document.search(["any"], 3)[0].tolist() == [found]
     assert index.depths == depths

@@ -9,42 +9,26 @@ from hypothesis import strategies as st
 from moeir.errors import UsageError
 from moeir.indexes.base import Index
 from moeir.indexes.bm25 import Bm25
-from moeir.indexes.exact_match import ExactMatchIndex
 from moeir.indexes.exact_sum import fuse_exact
 from moeir.indexes.flat import Flat
-from moeir.indexes.inverted import Inverted
-from moeir.indexes.maxsim import MaxSim
 from moeir.representations.dense import Dense
-from moeir.representations.exact_match import ExactMatch as Matches
 from moeir.representations.multivector import MultiVector
 from moeir.representations.sparse import Sparse
+from tests.indexes import engine_checks
 from tests.oracles import search as oracle
 
 pytestmark = pytest.mark.usefixtures("form")
 
-ENGINES = {"global": Flat, "lexical": Inverted, "local": MaxSim, "exact": ExactMatchIndex}
-WIDTH, TERMS = 3, 5
+ENGINES = {"global": "flat", "lexical": "inverted", "local": "maxsim", "exact": "exact-match"}
+TERMS = 5
 
 
 def random_texts(kind, count, seed):
-    """`count` random texts of few distinct numbers, so that ties and empty texts occur."""
-    generator = np.random.default_rng([seed, count])
-    numbers = lambda *shape: torch.tensor(generator.integers(-8, 9, shape) / 4, dtype=torch.float32)  # noqa: E731
-    if kind == "global":
-        return Dense(numbers(count, WIDTH))
-    if kind == "lexical":
-        return Sparse.from_matrix(numbers(count, TERMS).clamp(min=0))
-    lengths = generator.integers(0, 4, count)
-    starts, vectors = torch.tensor([0, *lengths]).cumsum(0), numbers(int(lengths.sum()), WIDTH)
-    terms = torch.tensor(generator.integers(0, TERMS, len(vectors)))
-    return MultiVector(vectors, starts) if kind == "local" else Matches(terms, vectors, starts)
+    return engine_checks.random_texts(ENGINES[kind], count, seed)
 
 
 def build_index(documents, id_ranks=None) -> dict[str, Index]:
-    engines = {name: ENGINES[name](id_ranks) for name in documents}
-    for name, index in engines.items():
-        index.add(documents[name])
-    return engines
+    return {name: engine_checks.build_index(ENGINES[name], texts, id_ranks=id_ranks) for name, texts in documents.items()}
 
 
 def all_scores(index: Index, queries):
@@ -137,7 +121,7 @@ def test_batches_change_no_byte():
 
 
 def test_indexes_without_documents_give_nothing():
-    engines = build_index({"global": Dense(torch.zeros(0, WIDTH)), "lexical": Sparse.from_matrix(torch.zeros(0, TERMS))})
+    engines = build_index({"global": Dense(torch.zeros(0, 3)), "lexical": Sparse.from_matrix(torch.zeros(0, TERMS))})
     queries = {name: random_texts(name, 2, 0) for name in engines}
     fused = fuse_exact(engines, queries, {name: engine.search(queries[name], 5) for name, engine in engines.items()}, search_deeper=True)
     assert fused.rows.shape == (2, 0)

@@ -7,9 +7,6 @@ import os
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 
 from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.indexes import flat
@@ -18,46 +15,14 @@ from moeir.indexes.flat import Flat
 from moeir.indexes.two_step import bf16_error_bound
 from moeir.indexes.vector_store import exact_dot
 from moeir.representations.dense import Dense
-from tests.indexes.engine_checks import RecordingPool, is_full_sort, same_bytes, scores_one_by_one
+from tests.indexes import engine_checks
+from tests.indexes.engine_checks import RecordingPool, near_ties, same_bytes, scores_one_by_one
 from tests.oracles import search as oracle
 
 pytestmark = pytest.mark.usefixtures("form")
 
-eighths = st.integers(-16, 16).map(lambda number: number / 8)  # products and their sums are exact, ties are many
-
-
 def build_index(documents, id_ranks=None, **attributes):
-    index = Flat(id_ranks)
-    index.add(Dense(torch.as_tensor(documents)))
-    for name, value in attributes.items():
-        setattr(index, name, value)
-    return index
-
-
-def near_ties(count=600, width=48, seed=0):
-    """Documents whose float32 scores a scan cannot distinguish: a few vectors, changed in the last float16 bit."""
-    generator = torch.Generator().manual_seed(seed)
-    bases = torch.nn.functional.normalize(torch.randn(4, width, generator=generator), dim=1).half()
-    documents = bases[torch.randint(4, (count,), generator=generator)].clone()
-    rows, column = torch.arange(count), torch.randint(width, (count,), generator=generator)
-    bits = documents.view(torch.int16)
-    bits[rows, column] += torch.randint(-1, 2, (count,), generator=generator).to(torch.int16)
-    queries = bases.float() + 1e-3 * torch.randn(4, width, generator=generator)
-    return queries * torch.tensor([1.0, 1e-30, 1e30, -1.0])[:, None], documents
-
-
-@given(
-    arrays(np.float32, st.tuples(st.integers(1, 4), st.just(3)), elements=eighths),
-    arrays(np.float32, st.tuples(st.integers(1, 30), st.just(3)), elements=eighths),
-    st.integers(1, 40),
-    st.randoms(use_true_random=False),
-)
-@settings(deadline=None)
-def test_search_is_a_full_sort_by_score_then_id(queries, documents, depth, random):
-    id_ranks = random.sample(range(len(documents)), len(documents))
-    result = build_index(documents, np.array(id_ranks)).search(Dense(torch.from_numpy(queries)), depth)
-    assert [part.shape for part in result] == [(len(queries), min(depth, len(documents)))] * 2
-    assert is_full_sort(result, lambda query: oracle.dense(query, documents.tolist()), queries.tolist(), id_ranks, depth)
+    return engine_checks.build_index("flat", Dense(torch.as_tensor(documents)), id_ranks=id_ranks, **attributes)
 
 
 def test_a_tie_of_everything_is_settled_by_id():
@@ -77,7 +42,7 @@ def test_a_float32_sum_that_loses_the_winner_is_seen_through():
 
 @pytest.mark.parametrize("factor", [1e-45, 1e-38, 1e-20, 1e36])
 def test_tiny_and_huge_queries_are_ranked_exactly(factor):
-    queries, documents = near_ties(count=150, width=8)
+    queries, documents = (texts.vectors for texts in near_ties("flat", count=150, width=8))
     queries = (queries[:1].double() * factor).float()
     rows, scores = build_index(documents, slack=0).search(Dense(queries), 20)
     exact = oracle.dense(queries[0].tolist(), documents.tolist())
@@ -117,12 +82,7 @@ def test_too_many_open_files_are_no_damage_and_other_errors_are(number, expected
         Flat.open(tmp_path)
 
 
-def test_an_empty_index_finds_nothing_saved_or_not(tmp_path):
-    index = Flat()
-    index.add(Dense(torch.zeros(0, 3)))
-    index.save(tmp_path)
-    for each in (index, Flat.open(tmp_path)):
-        assert each.search(Dense(torch.ones(2, 3)), 5)[0].shape == (2, 0)
+def test_no_queries_find_nothing():
     assert build_index(torch.ones(2, 3)).search(Dense(torch.ones(0, 3)), 5)[0].shape == (0, 2)
 
 
@@ -193,7 +153,7 @@ def test_scans_on_several_threads_change_no_byte(monkeypatch):
 
 @pytest.mark.parametrize("change", [{"options": {"lists": 4}}, {"options": 7}, {"longest": None}])
 def test_settings_of_no_such_index_are_damage(change, tmp_path):
-    build_index(near_ties(seed=5)[1]).save(tmp_path)
+    build_index(torch.eye(3)).save(tmp_path)
     settings = json.loads((tmp_path / "engine.json").read_text())
     (tmp_path / "engine.json").write_text(json.dumps({key: value for key, value in (settings | change).items() if value is not None}))
     with pytest.raises(ArtifactError, match=r"damaged flat index: .*; run `moeir index` again"):

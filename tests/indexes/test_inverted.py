@@ -4,52 +4,20 @@ import numba
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from moeir.errors import ArtifactError, DataError
+from moeir.errors import DataError
 from moeir.indexes.inverted import Inverted
 from moeir.indexes.sparse_rows import sparse_rows
 from moeir.kernels import numba_cache
 from moeir.representations.sparse import Sparse
-from tests.oracles import search as oracle
+from tests.indexes import engine_checks
+from tests.indexes.engine_checks import VOCABULARY
+from tests.indexes.engine_checks import pack_weights as pack
 
 pytestmark = pytest.mark.usefixtures("form")
 
-VOCABULARY = 6
-text = st.dictionaries(st.integers(0, VOCABULARY - 1), st.integers(-4, 8).map(lambda number: number / 8))
-texts = st.lists(text, min_size=1, max_size=25)
-
-
-def pack(texts, vocabulary=VOCABULARY):
-    starts = torch.tensor([0, *np.cumsum([len(text) for text in texts])])
-    terms = torch.tensor([term for text in texts for term in text], dtype=torch.int64)
-    weights = torch.tensor([weight for text in texts for weight in text.values()], dtype=torch.float32)
-    return Sparse(starts, terms, weights, vocabulary)
-
-
-def build_index(documents, id_ranks=None):
-    index = Inverted(id_ranks)
-    index.add(documents)
-    return index
-
-
-def random_texts(count, terms, seed):
-    generator = torch.Generator().manual_seed(seed)
-    matrix = torch.rand(count, terms, generator=generator)
-    return Sparse.from_matrix(torch.where(matrix > 0.8, (matrix * 40).round() / 40, torch.zeros(())))
-
-
-@given(texts, texts, st.integers(1, 30), st.sampled_from([64, 128]), st.randoms(use_true_random=False))
-@settings(deadline=None)
-def test_search_is_a_full_sort_of_the_documents_that_share_a_term(queries, documents, depth, block, random):
-    id_ranks = random.sample(range(len(documents)), len(documents))
-    index = build_index(pack(documents), np.array(id_ranks))
-    index.window = block
-    rows, scores = index.search(pack(queries), depth)
-    for line, query in enumerate(queries):
-        expected = oracle.top_rows(oracle.sparse(query, documents), id_ranks, depth)
-        assert oracle.result_hits(rows[line], scores[line]) == expected
+def build_index(documents):
+    return engine_checks.build_index("inverted", documents)
 
 
 def test_the_order_of_a_texts_terms_changes_nothing():
@@ -65,29 +33,12 @@ def test_a_query_or_document_without_terms_finds_and_is_nothing():
     assert scores[1, 0] == 0.5
 
 
-@pytest.mark.parametrize("documents", [[], [{}, {}]])
-def test_an_index_without_postings_can_be_saved_and_searched(documents, tmp_path):
-    index = build_index(pack(documents))
-    index.save(tmp_path)
-    for each in (index, Inverted.open(tmp_path)):
-        assert each.search(pack([{0: 1.0}]), 3)[0].tolist() == [[-1] * len(documents)]
-
-
-def test_what_is_wrong_is_refused(tmp_path):
+def test_a_query_of_another_vocabulary_and_an_infinite_weight_are_refused():
     index = build_index(pack([{1: 1.0}]))
-    for bad in (float("nan"), float("inf")):
-        with pytest.raises(DataError, match="row 3: a weight is NaN or infinite"):
-            index.add(pack([{0: 1.0}, {}, {2: 1.0, 3: bad}]))
+    with pytest.raises(DataError, match="row 3: a weight is NaN or infinite"):
+        index.add(pack([{0: 1.0}, {}, {2: 1.0, 3: float("inf")}]))
     with pytest.raises(DataError, match="query 1: a term is outside the vocabulary"):
         index.search(pack([{}, {VOCABULARY: 1.0}]), 1)
-    with pytest.raises(ArtifactError, match="vocabulary of 7, but the index holds one of 6"):
-        index.search(pack([{0: 1.0}], vocabulary=7), 1)
-    index.save(tmp_path)
-    np.save(tmp_path / "terms.npy", np.zeros(5, np.uint16))
-    with pytest.raises(
-        ArtifactError, match=r"starts.npy: damaged: expected ascending offsets from 0 to 5 by engine.json and terms.npy, found 0 to 1"
-    ):
-        Inverted.open(tmp_path)
 
 
 def test_the_loops_compile_where_no_cache_can_be_written(monkeypatch):

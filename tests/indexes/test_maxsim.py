@@ -3,60 +3,21 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from moeir.errors import ArtifactError, DataError
 from moeir.indexes import maxsim, token_store, vector_store
 from moeir.indexes.maxsim import MaxSim
 from moeir.indexes.token_store import TokenVectorStore
 from moeir.indexes.vector_store import VectorStore
 from moeir.representations.multivector import MultiVector
-from tests.indexes.engine_checks import is_full_sort, same_bytes
-from tests.oracles import search as oracle
+from tests.indexes import engine_checks
+from tests.indexes.engine_checks import near_ties, same_bytes
+from tests.indexes.engine_checks import pack_tokens as pack
+from tests.representations.test_representations import to_lists
 
 pytestmark = pytest.mark.usefixtures("form")
 
-token = st.lists(st.integers(-16, 16).map(lambda number: number / 8), min_size=3, max_size=3)
-texts = st.lists(st.lists(token, max_size=4), min_size=1, max_size=12)
-
-
-def pack(texts, width=3):
-    starts = torch.tensor([0, *np.cumsum([len(text) for text in texts])])
-    return MultiVector(torch.tensor([token for text in texts for token in text], dtype=torch.float32).view(-1, width), starts)
-
-
-def build_index(documents, id_ranks=None, **attributes):
-    index = MaxSim(id_ranks)
-    index.add(documents)
-    for name, value in attributes.items():
-        setattr(index, name, value)
-    return index
-
-
-def near_ties(count=200, width=16, seed=0):
-    """Texts whose tokens come from a small set, changed in the last float16 bit, some repeated: many near ties."""
-    generator = torch.Generator().manual_seed(seed)
-    bases = torch.nn.functional.normalize(torch.randn(6, width, generator=generator), dim=1).half()
-    lengths = torch.randint(0, 7, (count,), generator=generator)
-    starts = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
-    vectors = bases[torch.randint(6, (int(starts[-1]),), generator=generator)].clone()
-    bits = vectors.view(torch.int16)
-    bits[:, 0] += torch.randint(-1, 2, (len(bits),), generator=generator).to(torch.int16)
-    queries = bases[:5].float() + 1e-3 * torch.randn(5, width, generator=generator)
-    return MultiVector(queries, torch.tensor([0, 3, 3, 4, 5])), MultiVector(vectors, starts)
-
-
-def to_lists(texts):
-    return [texts.vectors[texts.starts[i] : texts.starts[i + 1]].tolist() for i in range(len(texts))]
-
-
-@given(texts, texts, st.integers(1, 15), st.randoms(use_true_random=False))
-@settings(deadline=None)
-def test_search_is_a_full_sort_by_score_then_id(queries, documents, depth, random):
-    id_ranks = random.sample(range(len(documents)), len(documents))
-    result = build_index(pack(documents), np.array(id_ranks)).search(pack(queries), depth)
-    assert is_full_sort(result, lambda query: oracle.maxsim(query, documents), queries, id_ranks, depth)
+def build_index(documents, **attributes):
+    return engine_checks.build_index("maxsim", documents, **attributes)
 
 
 def test_a_document_whose_tokens_all_oppose_the_query_keeps_its_negative_score():
@@ -82,36 +43,15 @@ def test_a_query_token_of_zeros_adds_nothing():
 
 
 def test_the_stored_vectors_of_each_text_are_returned(tmp_path):
-    _, documents = near_ties(count=20)
+    _, documents = near_ties("maxsim", count=20)
     build_index(documents).save(tmp_path)
     index = MaxSim.open(tmp_path)
     for row, tokens in enumerate(to_lists(documents)):
         assert index.token_vectors(row).tolist() == tokens
 
 
-def test_documents_without_any_token_make_an_index_that_finds_nothing(tmp_path):
-    index = build_index(pack([[], []]))
-    index.save(tmp_path)
-    for each in (index, MaxSim.open(tmp_path)):
-        assert each.search(pack([[[1.0, 0, 0]]]), 3)[0].tolist() == [[-1, -1]]
-
-
-def test_what_is_wrong_is_refused(tmp_path):
-    index = build_index(pack([[[1.0, 2, 3]], []]))
-    with pytest.raises(DataError, match="row 4: its token vector 1 holds NaN"):
-        index.add(pack([[[1.0, 1, 1]], [], [[1.0, 1, 1], [1.0, float("nan"), 1]]]))
-    with pytest.raises(ArtifactError, match="dimension 2, but the index holds dimension 3"):
-        index.search(pack([[[1.0, 2]]], width=2), 1)
-    index.save(tmp_path)
-    np.save(tmp_path / "starts.npy", np.array([0, 2, 2]))
-    with pytest.raises(
-        ArtifactError, match=r"starts.npy: damaged: expected ascending offsets from 0 to 1 by engine.json and vectors.npy, found 0 to 2"
-    ):
-        MaxSim.open(tmp_path)
-
-
 def test_a_scan_in_bfloat16_finds_the_same_as_one_in_float32():
-    queries, documents = near_ties(count=400, width=24, seed=6)
+    queries, documents = near_ties("maxsim", 6, 400)
     for depth in (1, 40, 400):
         results = (build_index(documents, coarse=coarse).search(queries, depth) for coarse in (True, False))
         assert same_bytes(*results)
@@ -119,7 +59,7 @@ def test_a_scan_in_bfloat16_finds_the_same_as_one_in_float32():
 
 def test_scans_on_several_threads_change_no_byte(monkeypatch):
     monkeypatch.setattr(vector_store, "PLAIN_NUMBERS", -1)
-    queries, documents = near_ties(count=6000)
+    queries, documents = near_ties("maxsim", count=6000, width=16)
     monkeypatch.setattr(maxsim, "MAX_ELEMENTS", 512 * documents.vectors.shape[1])  # blocks of 512 tokens: more than 30
     parts, run = [], maxsim.run_on_threads
     monkeypatch.setattr(maxsim, "run_on_threads", lambda work, threads: parts.append(threads) or run(work, threads))
@@ -155,7 +95,7 @@ class StoredElsewhere(VectorStore):
 
 @pytest.mark.parametrize(("per_load", "available"), [(3000, 2**40), (2**28, 4 * 3000)])
 def test_texts_that_do_not_fit_on_the_device_are_read_in_parts(per_load, available, monkeypatch):
-    _, packed = near_ties(count=60)
+    _, packed = near_ties("maxsim", count=60, width=16)
     texts = to_lists(packed)
     monkeypatch.setattr(token_store, "BYTES_PER_LOAD", per_load)
     monkeypatch.setattr(token_store, "available_bytes", lambda device: available)

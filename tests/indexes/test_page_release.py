@@ -9,22 +9,7 @@ import torch
 from moeir import variants
 from moeir.artifacts import memmap
 from moeir.representations.base import representation_class
-from moeir.representations.dense import Dense
-from moeir.representations.multivector import MultiVector
-from moeir.representations.sparse import Sparse
-
-TEXTS, QUERIES, WIDTH = 300, 20, 32
-
-
-def random_texts(kind, count, generator):
-    """Representations of `count` random texts."""
-    if kind == "dense":
-        return Dense(torch.randn(count, WIDTH, generator=generator))
-    if kind == "sparse":
-        return Sparse.from_matrix(torch.relu(torch.randn(count, 100, generator=generator) - 1))
-    lengths = torch.randint(1, 9, (count,), generator=generator)
-    starts = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
-    return MultiVector(torch.nn.functional.normalize(torch.randn(int(starts[-1]), WIDTH, generator=generator), dim=1), starts)
+from tests.indexes.engine_checks import random_texts
 
 
 @pytest.mark.parametrize(
@@ -32,9 +17,9 @@ def random_texts(kind, count, generator):
     [("flat", "dense"), ("inverted", "sparse"), ("inverted:quantise=8", "sparse"), ("maxsim", "multivector")],
 )
 def test_what_is_built_and_found_is_the_same(spec, kind, tmp_path, monkeypatch):
-    generator = torch.Generator().manual_seed(3)
-    random_texts(kind, TEXTS, generator).save(tmp_path / "encodings")
-    queries, engine = random_texts(kind, QUERIES, generator), variants.bind_variant("indexes", spec)
+    documents, queries = (random_texts(spec.partition(":")[0], count, 3, width=32, vocabulary=100) for count in (300, 20))
+    documents.save(tmp_path / "encodings")
+    engine = variants.bind_variant("indexes", spec)
     released = []
 
     def build_and_search(name):

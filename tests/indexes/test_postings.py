@@ -1,6 +1,5 @@
 """The scan over postings: what it rounds changes no result."""
 
-import itertools
 import math
 
 import numba
@@ -16,7 +15,9 @@ from moeir.indexes.base import read_settings
 from moeir.indexes.bm25 import Bm25
 from moeir.indexes.inverted import Inverted
 from moeir.representations.sparse import Sparse
+from tests.indexes.engine_checks import pack_weights as _pack
 from tests.oracles import search as oracle
+from tests.representations.test_representations import to_lists
 
 pytestmark = pytest.mark.usefixtures("form")
 
@@ -38,25 +39,17 @@ def build_index(documents, window, **options):
     return index
 
 
-def as_dictionaries(sparse):
-    starts = sparse.starts.tolist()
-    pairs = list(zip(sparse.terms.tolist(), sparse.weights.tolist(), strict=True))
-    return [dict(pairs[begin:end]) for begin, end in itertools.pairwise(starts)]
-
-
-@pytest.mark.parametrize("depth", [1, 10, 300])
-def test_what_the_scan_rounds_changes_nothing(depth):
+def test_what_the_scan_rounds_changes_nothing():
     documents, queries = skewed_texts(DOCUMENTS, 0, 12), skewed_texts(6, 1, 20)
-    index = build_index(documents, 512)
-    result = index.search(queries, depth)
-    dictionaries = as_dictionaries(documents)
-    for line, query in enumerate(as_dictionaries(queries)):
-        expected = oracle.top_rows(oracle.sparse(query, dictionaries), range(DOCUMENTS), depth)
-        hits = oracle.result_hits(result[0][line], result[1][line])
-        assert [score for _, score in hits] == pytest.approx([score for _, score in expected], rel=1e-6)
-        assert {row for row, _ in hits} == {row for row, _ in expected}
-    whole = build_index(documents, 2**16).search(queries, depth)
-    assert [array.tobytes() for array in whole] == [array.tobytes() for array in result]
+    index, whole, plain = build_index(documents, 512), build_index(documents, 2**16), to_lists(documents)
+    full = [oracle.top_rows(oracle.sparse(query, plain), range(DOCUMENTS), 300) for query in to_lists(queries)]
+    for depth in (1, 10, 300):
+        result = index.search(queries, depth)
+        for *line, expected in zip(*result, full, strict=True):
+            hits = oracle.result_hits(*line)
+            assert [score for _, score in hits] == pytest.approx([score for _, score in expected[:depth]], rel=1e-6)
+            assert {row for row, _ in hits} == {row for row, _ in expected[:depth]}
+        assert [array.tobytes() for array in whole.search(queries, depth)] == [array.tobytes() for array in result]
 
 
 def test_a_single_query_on_several_threads_finds_the_same():
@@ -108,12 +101,6 @@ def test_quantised_search_is_exact_over_the_middles_of_steps(queries, documents,
         assert [score for _, score in oracle.result_hits(rows[line], scores[line])] == pytest.approx(
             [score for _, score in expected], rel=1e-6
         )
-
-
-def _pack(texts, vocabulary=6):
-    starts = torch.tensor([0, *np.cumsum([len(text) for text in texts])])
-    terms = torch.tensor([term for text in texts for term in sorted(text)], dtype=torch.int64)
-    return Sparse(starts, terms, torch.tensor([text[term] for text in texts for term in sorted(text)], dtype=torch.float32), vocabulary)
 
 
 def test_a_quantised_index_says_that_it_is_not_exact_and_is_smaller(tmp_path):

@@ -1,5 +1,7 @@
 """Some documents of an index, searched alone or indexed again: the full ranking without the others, and the bytes of a new index."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -7,45 +9,13 @@ import torch
 from moeir.indexes import subset
 from moeir.indexes.base import SearchableIndex
 from moeir.indexes.bm25 import Bm25
-from moeir.indexes.exact_match import ExactMatchIndex
-from moeir.indexes.flat import Flat
-from moeir.indexes.inverted import Inverted
-from moeir.indexes.maxsim import MaxSim
 from moeir.indexes.scan import Scan
 from moeir.indexes.subset import SubsetIndex
-from moeir.representations.dense import Dense
-from moeir.representations.exact_match import ExactMatch
-from moeir.representations.multivector import MultiVector
-from moeir.representations.sparse import Sparse
+from tests.indexes import engine_checks
 from tests.indexes.engine_checks import same_bytes
 
 DOCUMENTS, QUERIES = 300, 9
 WORDS = [f"word{number}" for number in range(40)]
-
-
-def random_numbers(*shape, seed):
-    """Numbers of few digits, so that many scores are equal or nearly so."""
-    return (torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) * 4).round() / 4
-
-
-def dense(count, seed):
-    return Dense(random_numbers(count, 12, seed=seed).half().float())
-
-
-def sparse(count, seed):
-    return Sparse.from_matrix(random_numbers(count, 30, seed=seed).clamp(min=0.5) - 0.5)
-
-
-def multivector(count, seed):
-    lengths = torch.randint(0, 6, (count,), generator=torch.Generator().manual_seed(seed))
-    starts = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
-    return MultiVector(random_numbers(int(starts[-1]), 12, seed=seed + 1).half().float(), starts)
-
-
-def exact_match(count, seed):
-    texts = multivector(count, seed)
-    terms = torch.randint(0, 12, (len(texts.vectors),), generator=torch.Generator().manual_seed(seed), dtype=torch.int32)
-    return ExactMatch(terms, texts.vectors, texts.starts)
 
 
 def texts(count, seed):
@@ -53,14 +23,9 @@ def texts(count, seed):
     return [" ".join(rng.choice(WORDS, rng.integers(0, 9))) for _ in range(count)]
 
 
-def scan_vectors(count, seed):
-    return dense(count, seed + 100)
-
-
-ENGINES = {
-    "flat": (Flat, dense), "inverted": (Inverted, sparse), "maxsim": (MaxSim, multivector), "exact-match": (ExactMatchIndex, exact_match),
-    "scan": (Scan, scan_vectors), "bm25": (Bm25, texts),
-}  # fmt: skip
+RANDOM = {name: partial(engine_checks.random_texts, name, width=12, vocabulary=30) for name in engine_checks.ENGINES}
+ENGINES = {name: (engine_checks.ENGINES[name].type, make_texts) for name, make_texts in RANDOM.items()}
+ENGINES |= {"scan": (Scan, RANDOM["flat"]), "bm25": (Bm25, texts)}
 
 
 def select(documents, rows):
@@ -96,22 +61,13 @@ def filter_full_ranking(index, queries, rows, depth):
 
 
 @pytest.mark.parametrize("count", [1, 120, 299, 300])
-@pytest.mark.parametrize("depth", [1, 60, 300])
-def test_a_subset_has_the_full_ranking_without_the_others(built, count, depth):
+def test_a_subset_has_the_full_ranking_without_the_others(built, count, monkeypatch):
     index, _, queries, id_ranks = built
     rows = np.sort(np.random.default_rng(count).choice(DOCUMENTS, count, replace=False))
     alone = SubsetIndex(index, rows, id_ranks[rows])
-    assert same_bytes(alone.search(queries, depth), filter_full_ranking(index, queries, rows, depth))
-
-
-@pytest.mark.parametrize("hits_at_once", [1, 100])
-def test_few_queries_at_a_time_change_no_byte(built, hits_at_once, monkeypatch):
-    index, _, queries, id_ranks = built
-    rows = np.arange(0, DOCUMENTS, 2)
-    alone = SubsetIndex(index, rows, id_ranks[rows])
-    expected = alone.search(queries, 20)
-    monkeypatch.setattr(subset, "HITS_AT_ONCE", hits_at_once)
-    assert same_bytes(alone.search(queries, 20), expected)
+    for depth, hits_at_once in ((1, 1), (20, 100), (60, subset.HITS_AT_ONCE), (300, subset.HITS_AT_ONCE)):
+        monkeypatch.setattr(subset, "HITS_AT_ONCE", hits_at_once)
+        assert same_bytes(alone.search(queries, depth), filter_full_ranking(index, queries, rows, depth))
 
 
 def test_the_worst_documents_of_a_query_are_found_too(built):
@@ -153,13 +109,13 @@ def test_an_approximate_engine_is_only_searched_deeper(built):
 
 
 class FirstRows(SearchableIndex):
-    """An approximate engine of 1000 documents that finds the first `hits` rows, in this order, for every query."""
+    """Finds the first `hits` rows of 1000 documents, in this order with the same score for each `tied` of them, for every query."""
 
-    kind, exact = "any", False
+    kind = "any"
 
-    def __init__(self, hits, documents=1000):
-        super().__init__()
-        self.hits, self.documents, self.depths = hits, documents, []
+    def __init__(self, hits, documents=1000, tied=1, *, exact=False):
+        super().__init__(np.arange(documents)[::-1])
+        self.hits, self.documents, self.tied, self.exact, self.depths = hits, documents, tied, exact, []
 
     def __len__(self):
         return self.documents
@@ -167,7 +123,7 @@ class FirstRows(SearchableIndex):
     def _search_into(self, queries, depth, rows, scores):
         self.depths.append(depth)
         rows[:, : self.hits] = np.arange(self.hits)[:depth]
-        scores[:, : self.hits] = -np.arange(self.hits)[:depth]
+        scores[:, : self.hits] = -(np.arange(self.hits)[:depth] // self.tied)
 
 
 @pytest.mark.parametrize(("hits", "rows", "depths", "found"), [

@@ -137,7 +137,6 @@ def test_texts_without_terms_make_an_index_that_finds_nothing(texts, tmp_path):
         ({"stop_words": "all"}, "stop_words 'all' is unknown"),
         ({"language": "german", "stop_words": "all"}, "stop_words 'all' is unknown; known: lucene, none"),
         ({"language": "cjk", "stop_words": "all"}, "stop_words 'all' is unknown; known: lucene, none"),
-        ({"language": "klingon"}, "bm25: language 'klingon' is unknown; known: arabic, armenian, basque, catalan, cjk, czech, danish"),
         ({"language": "german", "stemmer": "lucene"}, "stemmer 'lucene' is unknown; known: snowball, none, arabic, armenian"),
         ({"language": "cjk", "stemmer": "porter"}, "language 'cjk' has pairs of characters and no stemmer, found stemmer 'porter'"),
     ],

@@ -116,10 +116,30 @@ def difference(actual, expected):
     return float((actual - expected).detach().abs().max() / expected.detach().abs().max())
 
 
+@torch.no_grad()
+def check_logits_and_files(theirs, ours, config, folder):
+    """Vocabulary logits are those of transformers. What is written are the weights that were read, under the names that files have; a
+    vocabulary head that is tied, and has no weights, is not written."""
+    if ours.vocabulary_head is None:
+        assert theirs.base_model is theirs or theirs.config.final_logit_softcapping
+    else:
+        ids = random_ids()[2]
+        expected = theirs(input_ids=torch.tensor([ids])).logits[0]
+        assert difference(ours.logits(ours(PackedTokens.from_lists([ids], "document"))), expected) <= 1e-5
+    kind, weights = transformers_model.to_files(config, folder, ours.state_dict(), ours.file_names)
+    reopened, loading = getattr(transformers, kind).from_pretrained(
+        None, config=theirs.config, state_dict=weights, output_loading_info=True
+    )
+    assert not loading["missing_keys"] and not loading["unexpected_keys"]
+    expected = dict(theirs.base_model.state_dict() if kind.endswith("Model") else theirs.state_dict())
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in reopened.state_dict().items())
+
+
 @pytest.mark.parametrize("name", PACKED)
 def test_packed_texts_have_the_states_and_gradients_of_each_text_alone(name, tmp_path):
-    theirs, ours, _ = make_pair(name, tmp_path)
+    theirs, ours, config = make_pair(name, tmp_path)
     assert ours.config.packed and len(ours.layers) == 3
+    check_logits_and_files(theirs, ours, config, tmp_path)
     texts, tokens = random_ids(), PackedTokens.from_lists(random_ids(), "document")
     expected, packed = torch.cat(states_alone(theirs.base_model, texts)), ours(tokens)
     assert difference(packed, expected) <= 1e-5
@@ -150,7 +170,7 @@ def test_a_rate_of_dropped_attention_is_for_training_alone(tmp_path):
 @torch.no_grad()
 def test_a_model_in_which_texts_mix_runs_whole_over_texts_of_one_length(name, tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
-        theirs, ours, _ = make_pair(name, tmp_path)
+        theirs, ours, config = make_pair(name, tmp_path)
     assert [record.message.partition(";")[2] for record in caplog.records] == [
         " it runs whole over texts of one length, and cannot be cut into shared layers, towers or routed layers"
     ]
@@ -159,6 +179,7 @@ def test_a_model_in_which_texts_mix_runs_whole_over_texts_of_one_length(name, tm
     assert difference(ours(PackedTokens.from_lists(random_ids(), "document")), expected) <= 1e-6
     with pytest.raises(UsageError, match=r"came: .* runs whole, as texts do not stay apart in it"):
         ours.check_layers("came")
+    check_logits_and_files(theirs, ours, config, tmp_path)
 
 
 MIXING = ("mpnet", "deberta-v2", "t5", "lfm2", "qwen3_5_text")  # they know no boundaries of texts, whatever attention is asked for
@@ -190,28 +211,3 @@ def test_the_probe_finds_texts_that_mix_in_a_model_that_is_forced_to_run_packed(
     monkeypatch.setattr(encoder.embeddings, "forward", run_packed)
     with pytest.raises(NotPackableError, match="states differ by") if name in MIXING else nullcontext():
         transformers_model.check_packing(encoder, expected, own_attention)
-
-
-@pytest.mark.parametrize("name", [*PACKED, *WHOLE])
-@torch.no_grad()
-def test_vocabulary_logits_are_those_of_transformers(name, tmp_path):
-    theirs, ours, _ = make_pair(name, tmp_path)
-    if ours.vocabulary_head is None:
-        assert theirs.base_model is theirs or theirs.config.final_logit_softcapping
-        return
-    ids = random_ids()[2]
-    expected = theirs(input_ids=torch.tensor([ids])).logits[0]
-    assert difference(ours.logits(ours(PackedTokens.from_lists([ids], "document"))), expected) <= 1e-5
-
-
-@pytest.mark.parametrize("name", [*PACKED, *WHOLE])
-def test_what_is_written_are_the_weights_that_were_read(name, tmp_path):
-    """Under the names that files have; a vocabulary head that is tied, and has no weights, is not written."""
-    theirs, ours, config = make_pair(name, tmp_path)
-    kind, weights = transformers_model.to_files(config, tmp_path, ours.state_dict(), ours.file_names)
-    reopened, loading = getattr(transformers, kind).from_pretrained(
-        None, config=theirs.config, state_dict=weights, output_loading_info=True
-    )
-    assert not loading["missing_keys"] and not loading["unexpected_keys"]
-    expected = dict(theirs.base_model.state_dict() if kind.endswith("Model") else theirs.state_dict())
-    assert all(torch.equal(tensor, expected[name]) for name, tensor in reopened.state_dict().items())

@@ -83,8 +83,9 @@ def test_int8_is_for_inference_on_a_processor_that_has_it(cards, monkeypatch):
                 select_dtype("int8", "cpu", inference=True)
     with pytest.raises(UsageError, match=r"--dtype int8: .* computed on a CPU only; use --dtype auto"):
         select_dtype("int8", "cuda:0", inference=True)
-    with pytest.raises(UsageError, match="--dtype int8: expected auto, float32, bfloat16"):
-        select_dtype("int8", "cpu")
+    for name in ("int8", "float16"):
+        with pytest.raises(UsageError, match=f"--dtype {name}: expected auto, float32, bfloat16"):
+            select_dtype(name, "cpu")
 
 
 @pytest.mark.parametrize("chosen", ["highest", "high", "medium"])
@@ -121,4 +122,5 @@ def test_a_processor_gets_bfloat16_where_its_products_are_faster(monkeypatch, tm
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512)
     precision._is_made_by_intel.cache_clear()
     assert has_native_bfloat16("cpu") is native
+    assert select_dtype("auto", "cpu") is (torch.bfloat16 if native else torch.float32) and select_dtype("float32", "cpu") is torch.float32
     precision._is_made_by_intel.cache_clear()

@@ -1,4 +1,4 @@
-"""Tokenizers of the families beside BERT: byte pairs, sentence pieces, and their special tokens."""
+"""Tokenizers of the families: word pieces, byte pairs, sentence pieces, and their special tokens."""
 
 import json
 import shutil
@@ -13,7 +13,7 @@ from moeir.architectures.checkpoint import open_checkpoint
 from moeir.architectures.initialize import build_checkpoint
 from moeir.backbones.tokenizer import TextTokenizer
 from moeir.errors import ArtifactError
-from tests.backbones.tiny_tokenizers import WRITERS, write_bert, write_modernbert, write_roberta, write_xlm_roberta
+from tests.backbones.tiny_tokenizers import ALL_WRITERS, WRITERS, write_bert, write_modernbert, write_roberta, write_xlm_roberta
 
 TEXT = ["An owl, hunting (at night) ... the end!", "owls  hunt\nmice", "Ğürültü 猫 the end.", ""]
 
@@ -28,26 +28,34 @@ def test_byte_pairs_are_those_of_transformers(spaced, tmp_path):
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "RobertaTokenizer", "add_prefix_space": spaced}))
     reader, theirs = TextTokenizer(tmp_path), RobertaTokenizer.from_pretrained(tmp_path)
     assert reader.encode(TEXT) == theirs(TEXT)["input_ids"]
-    assert tokens(reader, "owl")[0] == "<s>" and tokens(reader, "owl")[-1] == "</s>"
-    special = reader.special_tokens
-    assert (reader.id_to_token(special.mask), special.query_marker, special.document_marker) == ("<mask>", None, None)
 
 
-def test_a_copied_tokenizer_reads_the_same(tmp_path):
-    write_bert(tmp_path / "first")
-    (tmp_path / "second").mkdir()
-    reader = TextTokenizer(tmp_path / "first")
-    reader.copy_files(tmp_path / "second")
-    again = TextTokenizer(tmp_path / "second")
+def test_a_word_list_alone_is_a_tokenizer_and_its_copy_reads_the_same(tiny_model, tmp_path):
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+    shutil.copy(tiny_model / "vocab.txt", tmp_path / "first")
+    alone, full = TextTokenizer(tmp_path / "first"), TextTokenizer(tiny_model)
+    alone.copy_files(tmp_path / "second")
     assert {file.name for file in (tmp_path / "second").iterdir()} == {"vocab.txt", "tokenizer.json"}
-    assert again.encode(TEXT) == reader.encode(TEXT) and again.special_tokens == reader.special_tokens
+    for reader in (alone, TextTokenizer(tmp_path / "second")):
+        assert reader.encode(["An owl, hunting!", *TEXT]) == full.encode(["An owl, hunting!", *TEXT])
+        assert reader.special_tokens == full.special_tokens
+    assert tokens(full, "owl") == ["[CLS]", "owl", "[SEP]"]
+    assert sorted(full.id_to_token(number) for number in full.special_tokens.punctuation) == sorted(",.?!-':")
 
 
-@pytest.mark.parametrize("name, mask", [("roberta", "<mask>"), ("xlm-roberta", "<mask>"), ("modernbert", "[MASK]")])
-def test_special_tokens_in_a_text_are_text_in_every_family(name, mask, tmp_path):
-    WRITERS[name](tmp_path)
-    reader = TextTokenizer(tmp_path)
-    assert reader.id_to_token(reader.special_tokens.mask) == mask
+SIGNS = {"bert": ("[CLS]", "[MASK]", "[SEP]"), "modernbert": ("[CLS]", "[MASK]", "[SEP]")}
+
+
+@pytest.mark.parametrize("name", ["bert", *WRITERS])
+def test_special_tokens_are_read_and_in_a_text_are_text(name, tmp_path):
+    ALL_WRITERS[name](tmp_path)
+    reader, (first, mask, last) = TextTokenizer(tmp_path), SIGNS.get(name, ("<s>", "<mask>", "</s>"))
+    special = reader.special_tokens
+    assert [reader.id_to_token(number) for number in (special.beginning, special.mask, special.separator)] == [first, mask, last]
+    markers = [reader.id_to_token(number) for number in (special.query_marker, special.document_marker) if number is not None]
+    assert markers == (["[unused0]", "[unused1]"] if name in SIGNS else [])
+    assert [tokens(reader, "owl")[0], tokens(reader, "owl")[-1]] == [first, last]
     inside = reader.encode([f"the {mask} owl {reader.id_to_token(reader.special_tokens.separator)}{mask}"])[0][1:-1]
     assert not {reader.special_tokens.mask, reader.special_tokens.separator, reader.special_tokens.beginning} & set(inside)
 
@@ -57,16 +65,6 @@ def test_sentence_pieces_are_read(tmp_path):
     reader = TextTokenizer(tmp_path)
     pieces = tokens(reader, "the end")
     assert pieces[0] == "<s>" and pieces[-1] == "</s>" and "".join(pieces[1:-1]).replace("▁", " ") == " the end"
-
-
-def test_modernbert_has_the_markers_of_bert(tmp_path):
-    write_modernbert(tmp_path)
-    reader = TextTokenizer(tmp_path)
-    assert [reader.id_to_token(number) for number in (reader.special_tokens.query_marker, reader.special_tokens.document_marker)] == [
-        "[unused0]",
-        "[unused1]",
-    ]
-    assert tokens(reader, "owl")[0] == "[CLS]" and tokens(reader, "owl")[-1] == "[SEP]"
 
 
 @pytest.mark.parametrize("name, space", [("roberta", "Ġ"), ("xlm-roberta", "▁"), ("modernbert", "Ġ")])

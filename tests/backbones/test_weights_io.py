@@ -95,9 +95,6 @@ def test_faulty_folders_are_refused_in_one_line(tmp_path, written):
     empty.mkdir()
     with pytest.raises(ArtifactError, match=r"no config.json; expected a folder"):
         weights_io.read_encoder(empty)
-    (empty / "config.json").write_text("[]")
-    with pytest.raises(ArtifactError, match="not a JSON object"):
-        weights_io.read_encoder(empty)
     (empty / "config.json").write_text((written / "config.json").read_text())
     with pytest.raises(ArtifactError, match=r"no model.safetensors; convert"):
         weights_io.read_encoder(empty)
@@ -143,14 +140,11 @@ def test_missing_heads_are_left_to_the_caller(tmp_path, caplog):
         weights_io.read_encoder(tmp_path)
 
 
-def test_missing_shards_and_damaged_indexes_are_refused(written):
+def test_missing_shards_are_refused(written):
     BertForMaskedLM.from_pretrained(written).save_pretrained(written / "shards", max_shard_size="20KB")
     last = sorted((written / "shards").glob("model-*.safetensors"))[-1]
     last.unlink()
     with pytest.raises(ArtifactError, match=rf"no {last.name}, which its index names \(1 of \d+ files are missing\)"):
-        weights_io.read_encoder(written / "shards")
-    (written / "shards" / "model.safetensors.index.json").write_text("{}")
-    with pytest.raises(ArtifactError, match=r"index.json: damaged: expected a weight_map of .safetensors files"):
         weights_io.read_encoder(written / "shards")
 
 

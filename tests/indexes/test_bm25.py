@@ -1,6 +1,5 @@
 """BM25."""
 
-
 import bm25s
 import numpy as np
 import pytest
@@ -144,15 +143,6 @@ def test_texts_without_terms_make_an_index_that_finds_nothing(texts, tmp_path):
 def test_wrong_options_are_refused(options, what):
     with pytest.raises(UsageError, match=what):
         Bm25(**options)
-
-
-def test_an_index_knows_its_language(tmp_path):
-    german = build_index(["Die Häuser der Stadt", "Ein Haus am Fluss", "Das Gras"], language="german")
-    german.save(tmp_path)
-    opened = Bm25.open(tmp_path)
-    assert (opened.language, opened.stemmer, opened.stop_words) == ("german", "german", "lucene")
-    for index in (german, opened):
-        assert index.search(["HAEUSERN", "die"], 3)[0].tolist() == [[1, 0, -1], [-1, -1, -1]]
 
 
 def test_english_is_the_default_and_its_stemmer_porters(tmp_path):

@@ -70,6 +70,7 @@ def test_threads_batches_and_shards_change_no_byte(engine, shards, threads, tmp_
             for batch in (1, 16, 33):
                 results = [opened.search(queries.select(part), DEPTH) for part in torch.arange(33).split(batch)]
                 assert same_bytes([np.concatenate(column) for column in zip(*results, strict=True)], expected)
+        assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
         numba.set_num_threads(loops)

@@ -21,6 +21,7 @@ from tests.oracles import search as oracle
 
 pytestmark = pytest.mark.usefixtures("form")
 
+
 def build_index(documents, id_ranks=None, **attributes):
     return engine_checks.build_index("flat", Dense(torch.as_tensor(documents)), id_ranks=id_ranks, **attributes)
 

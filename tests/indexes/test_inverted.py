@@ -3,18 +3,16 @@
 import numba
 import numpy as np
 import pytest
-import torch
 
 from moeir.errors import DataError
-from moeir.indexes.inverted import Inverted
 from moeir.indexes.sparse_rows import sparse_rows
 from moeir.kernels import numba_cache
-from moeir.representations.sparse import Sparse
 from tests.indexes import engine_checks
 from tests.indexes.engine_checks import VOCABULARY
 from tests.indexes.engine_checks import pack_weights as pack
 
 pytestmark = pytest.mark.usefixtures("form")
+
 
 def build_index(documents):
     return engine_checks.build_index("inverted", documents)
@@ -49,23 +47,6 @@ def test_the_loops_compile_where_no_cache_can_be_written(monkeypatch):
 
     monkeypatch.setattr(numba, "njit", nowhere)
     assert numba_cache.njit_cached(nogil=True)(len)("abc") == 3
-
-
-def test_the_seconds_spent_on_compiling_are_counted():
-    before = numba_cache.read_compile_seconds()
-    assert numba.njit(lambda number: number + 1)(1) == 2 and numba_cache.read_compile_seconds() > before
-
-
-def test_a_search_leaves_the_number_of_threads_of_torch_alone() -> None:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        index = Inverted()
-        index.add(Sparse.from_matrix(torch.eye(3)))
-        index.search(Sparse.from_matrix(torch.eye(3)), 2)
-        assert torch.get_num_threads() == 1
-    finally:
-        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize(("count", "vocabulary"), [(1, 205), (20, 205), (150, 2**16 + 205)])

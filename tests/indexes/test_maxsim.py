@@ -16,6 +16,7 @@ from tests.representations.test_representations import to_lists
 
 pytestmark = pytest.mark.usefixtures("form")
 
+
 def build_index(documents, **attributes):
     return engine_checks.build_index("maxsim", documents, **attributes)
 

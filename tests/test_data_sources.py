@@ -2,9 +2,9 @@
 
 import shutil
 import sys
+from collections import namedtuple
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NamedTuple
 
 import pytest
 import yaml
@@ -138,29 +138,9 @@ def test_what_a_data_set_lacks_is_one_line(beir, stage, values, error, message):
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("name", cli.STAGES)
-def test_a_stage_has_the_flag_if_it_reads_a_part_of_a_data_set(name, moeir):
-    stage = cli.stage_class(name)
-    reads = {setting.name for setting in settings.list_settings(stage)} & set(data_sources.PARTS)
-    page = moeir(name, "--help").stdout
-    assert ("--dataset" in page) == ("hf:NAME/CONFIG" in page) == bool(reads)
-
-
-class Row(NamedTuple):
-    doc_id: str
-    text: str
-
-
-class Judgement(NamedTuple):
-    query_id: str
-    doc_id: str
-    relevance: int
-    iteration: str
-
-
-class Question(NamedTuple):
-    query_id: str
-    text: str
+Row = namedtuple("Row", "doc_id text")
+Judgement = namedtuple("Judgement", "query_id doc_id relevance iteration")
+Question = namedtuple("Question", "query_id text")
 
 
 def load(name):

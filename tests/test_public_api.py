@@ -76,32 +76,6 @@ def test_several_runs_in_memory_keep_their_names_and_a_single_one_is_one() -> No
     assert moeir.analyze("overlap", run={"one": run, "two": run})[0]["rbo"] == pytest.approx(1.0)
 
 
-def test_what_a_function_cannot_take_is_refused_with_its_name(bm25_index: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"evaluate has no 'runs'; did you mean 'run'"):
-        moeir.evaluate(runs="x")
-    with pytest.raises(TypeError, match="too many positional arguments"):
-        moeir.evaluate("x")
-    with pytest.raises(TypeError, match="multiple values for argument 'path'"):
-        moeir.info(bm25_index, path="other")
-    with pytest.raises(UsageError, match="--output -: the output is a folder; name one"):
-        moeir.index(corpus={"a": "owl"}, engine="bm25", output="-")
-    with pytest.raises(DataError, match=r"^1 fault in in-memory/queries\.jsonl") as raised:
-        moeir.check(queries=[{"_id": "a", "text": ""}])
-    assert raised.value.__notes__[0].startswith("in-memory/queries.jsonl: empty-text, 1"), "the findings are notes of the error"
-    with pytest.raises(UsageError, match="encode needs --corpus"):
-        moeir.encode(model="x", output=tmp_path / "y")
-    with pytest.raises(UsageError, match="queries: expected paths, records or an id → text mapping, found int"):
-        moeir.search(index=bm25_index, queries=[1, 2])
-    with pytest.raises(UsageError, match="index: expected a path, found int"):
-        moeir.search(index=3, queries={"a": "b"})
-    with pytest.raises(DataError, match="no such file"):
-        moeir.evaluate(run=tmp_path / "none.trec", qrels={"q": {"d": 1}})
-    with pytest.raises(UsageError, match="expected 2 different ids"):
-        moeir.open_index(bm25_index).search(["a", "b"], ids=["1", "1"])
-    with pytest.raises(UsageError, match="expected a list of query texts, found one str"):
-        moeir.open_index(bm25_index).search("a question")
-
-
 def test_encoder_output_is_a_mapping_of_its_experts(came_checkpoint: Path) -> None:
     encoded = moeir.open_checkpoint(came_checkpoint).encode(["owls", "bats at night"])
     assert isinstance(encoded, Mapping) and list(encoded) == list(encoded.keys()) == ["lexical", "local", "global"]
@@ -197,20 +171,6 @@ def test_wrong_values_are_refused_by_the_name_of_the_input(bm25_index: Path) -> 
             moeir.open_index(bm25_index).search(["owl"], depth)
 
 
-def test_a_search_in_memory_takes_texts_and_words_as_ids_only(bm25_index: Path, came_checkpoint: Path) -> None:
-    searcher = moeir.open_index(bm25_index)
-    with pytest.raises(UsageError, match="expected a list of query texts, found one dict"):
-        searcher.search({"a": "owl"})
-    for queries in (["owl", None], ["owl", texts.Text("a", "owl")], ["owl", b"owl"], ["owl", 3], ["owl", np.nan]):
-        with pytest.raises(DataError, match="search: query 2 is not a string: "):
-            searcher.search(queries)  # type: ignore[arg-type]
-    for ids in ([None], [float("nan")], ["a b"]):
-        with pytest.raises(DataError, match="search: ids: id"):
-            searcher.search(["owl"], ids=ids)  # type: ignore[list-item]
-    with pytest.raises(UsageError, match="expected a list of texts, found one text"):
-        moeir.open_checkpoint(came_checkpoint).encode("owl")
-
-
 def test_text_is_returned_to_each_of_several_threads(bm25_index: Path) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
@@ -223,8 +183,19 @@ def test_text_is_returned_to_each_of_several_threads(bm25_index: Path) -> None:
 def test_arguments_of_another_kind_are_refused_in_one_line(bm25_index: Path, came_checkpoint: Path, tmp_path: Path) -> None:
     searcher, checkpoint = moeir.open_index(bm25_index), moeir.open_checkpoint(came_checkpoint)
     calls: dict[str, Callable[[], Any]] = {
-        "search: query 2: half a character": lambda: searcher.search(["owl", "owl \ud800"]),
+        "evaluate has no 'runs'; did you mean 'run'": lambda: moeir.evaluate(runs="x"),
+        "too many positional arguments": lambda: moeir.evaluate("x"),
+        "multiple values for argument 'path'": lambda: moeir.info(bm25_index, path="other"),
+        "--output -: the output is a folder; name one": lambda: moeir.index(corpus={"a": "owl"}, engine="bm25", output="-"),
+        "encode needs --corpus": lambda: moeir.encode(model="x", output=tmp_path / "y"),
+        "queries: expected paths, records or an id → text mapping, found int": lambda: moeir.search(index=bm25_index, queries=[1, 2]),
+        "index: expected a path, found int": lambda: moeir.search(index=3, queries={"a": "b"}),
+        "no such file": lambda: moeir.evaluate(run=tmp_path / "none.trec", qrels={"q": {"d": 1}}),
+        "expected 2 different ids": lambda: searcher.search(["a", "b"], ids=["1", "1"]),
+        "expected a list of query texts, found one str": lambda: searcher.search("a question"),
+        "expected a list of query texts, found one dict": lambda: searcher.search({"a": "owl"}),
         "expected a list of query texts, found one int": lambda: searcher.search(5),
+        "search: query 2: half a character": lambda: searcher.search(["owl", "owl \ud800"]),
         r"--expert \['bm25'\]: .* has bm25": lambda: searcher.search(["owl"], 1, ["bm25"]),
         "fusion has no '5'": lambda: searcher.search(["owl"], 1, None, 5),
         "filter_ids: id is not a string: null": lambda: searcher.filter_ids([None]),
@@ -236,10 +207,20 @@ def test_arguments_of_another_kind_are_refused_in_one_line(bm25_index: Path, cam
         "encode: max_tokens: expected a whole number": lambda: checkpoint.encode(["owl"], max_tokens=0),
         "encode: text 2: half a character": lambda: checkpoint.encode(["owl", "\udfff"]),
         "encode: text 1 is not a string: null": lambda: checkpoint.encode([None]),
+        "expected a list of texts, found one text": lambda: checkpoint.encode("owl"),
     }
     for message, call in calls.items():
-        with pytest.raises((UsageError, DataError), match=message):
+        with pytest.raises((UsageError, DataError, TypeError), match=message):
             call()
+    for value in (None, texts.Text("a", "owl"), b"owl", 3, np.nan):
+        with pytest.raises(DataError, match="search: query 2 is not a string: "):
+            searcher.search(["owl", value])
+    for name in (None, float("nan"), "a b"):
+        with pytest.raises(DataError, match="search: ids: id"):
+            searcher.search(["owl"], ids=[name])
+    with pytest.raises(DataError, match=r"^1 fault in in-memory/queries\.jsonl") as raised:
+        moeir.check(queries=[{"_id": "a", "text": ""}])
+    assert raised.value.__notes__[0].startswith("in-memory/queries.jsonl: empty-text, 1"), "the findings are notes of the error"
     assert len(checkpoint.encode(text for text in ["owl", "bat"])["global"]) == 2
 
 

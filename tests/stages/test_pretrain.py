@@ -132,21 +132,6 @@ def test_two_processes_learn_what_one_does(objective, room, tmp_path, tiny_model
     assert_same_training(tmp_path / "one", tmp_path / "two")
 
 
-def test_only_spans_with_a_query_of_their_own_or_of_their_document_are_trained_on(room, tmp_path, tiny_model_with_head):
-    inputs = {"document": "d0", "span": "d0#char=0,9"}
-    for name, owner in inputs.items():
-        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"_id": owner, "queries": ["who hunts at night"]}) + "\n")
-        more = ("--queries", tmp_path / f"{name}.jsonl", "--output", tmp_path / name)
-        command = make_command(room, tiny_model_with_head, "cotmae-qc", tmp_path / name)
-        run_moeir(*command[:5], *command[7:-2], *more)
-    examples = {name: json.loads((tmp_path / name / "manifest.json").read_text())["counts"]["examples"] for name in inputs}
-    assert examples["span"] == 1 < examples["document"]
-    (tmp_path / "span.jsonl").write_text('{"_id": "d0#char=9,9", "queries": ["who"]}\n')
-    result = run_in_process(*command[:5], *command[7:-2], "--queries", tmp_path / "span.jsonl", "--output", tmp_path / "x")
-    assert result.code == 3 and "span.jsonl: has queries of 'd0#char=9,9': expected #char=BEGIN,END with BEGIN < END" in result.stderr
-    assert len(result.stderr.strip().splitlines()) == 1
-
-
 def test_batches_of_a_step_are_the_mean_of_their_losses(room, tmp_path, tiny_model_with_head):
     single = make_command(room, tiny_model_with_head, "mlm", tmp_path / "single", "--steps", 2, "--learning-rate", 1e-9)
     double = make_command(room, tiny_model_with_head, "mlm", tmp_path / "double", "--steps", 1, "--learning-rate", 1e-9, "--accumulate", 2)

@@ -115,7 +115,7 @@ def test_texts_stay_texts(made):
     assert page_tags.contents["h1"] == [EVIL] and EVIL in page_tags.contents["title"][0]
 
 
-def test_a_page_tells_what_the_runs_hold(made):
+def test_a_page_tells_what_the_runs_hold_and_the_reasons_that_search_wrote(made, room):
     blocks = ParsedPage(made.read_text()).blocks()
     data = blocks["data"]
     assert data["runs"] == list(EXPERTS) and data["queries"] == ["q1", "q2", "q3", "q4", "q5", "q6"] and data["answers"][4] == 1
@@ -124,14 +124,8 @@ def test_a_page_tells_what_the_runs_hold(made):
     assert blocks["cases-0"][0]["x"] == ["lexical", "local", "global"] and {"p", "t", "k"} <= blocks["cases-0"][0].keys()
     assert data["map"]["groups"] == ["local", "global"] and data["map"]["places"][2] == [2.0, 2.0]
     assert data["trainings"][0]["name"] == "trained" and data["trainings"][0]["charts"][0]["title"] == "share"
-
-
-def test_the_index_gives_the_reasons_that_search_wrote(made, room):
-    blocks = ParsedPage(made.read_text()).blocks()
     names = [row[0] for row in blocks["texts-0"]]
-    shown = {}
-    for query, case in zip(blocks["data"]["queries"], blocks["cases-0"], strict=True):
-        shown[query] = [names[number] for number in case["d"]]
+    shown = {query: [names[number] for number in case["d"]] for query, case in zip(data["queries"], blocks["cases-0"], strict=True)}
     written = Explanations(map(json.loads, (room / "why.jsonl").read_text().splitlines()), shown.__getitem__)
     for query, case in zip(shown, blocks["cases-0"], strict=True):
         reasons = written.for_query(query)

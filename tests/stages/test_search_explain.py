@@ -10,6 +10,7 @@ import pytest
 
 import moeir as package
 from moeir.artifacts import manifests
+from moeir.indexes.base import Index
 from moeir.records import texts
 from moeir.representations.multivector import MultiVector
 from moeir.representations.sparse import Sparse
@@ -147,6 +148,17 @@ def test_bm25_is_explained_word_by_word(bm25_index: Path, toy: Path, tmp_path: P
         result = one["experts"]["bm25"]
         assert sum(term["product"] for term in result["terms"]) == pytest.approx(one["score"], rel=1e-5)
         assert all(term["document"] > 0 for term in result["terms"])
+
+
+def test_an_engine_that_scores_no_chosen_documents_leaves_ranks_and_scores(
+    index: Path, toy: Path, tmp_path: Path, moeir: Moeir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("moeir.indexes.inverted.Inverted._score_pairs", Index._score_pairs)
+    common = ("--index", index, "--queries", toy / "test-queries.tsv", "--depth", 2)
+    result = moeir("search", *common, "--explain", tmp_path / "why.jsonl", "--output", tmp_path / "run.trec")
+    assert result.code == 0 and result.stderr.count("lexical: ranks and scores only: ") == 1
+    one = json.loads((tmp_path / "why.jsonl").read_text().splitlines()[0])
+    assert set(one["experts"]["lexical"]) == {"rank", "score", "part"} and one["experts"]["local"]["tokens"]
 
 
 def test_coil_says_which_tokens_met(toy: Path, tiny_model: Path, tmp_path: Path) -> None:

@@ -51,6 +51,13 @@ def test_trainings_share_a_cache_and_another_prefix_is_another(finetune, tmp_pat
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
+def test_tokens_of_another_version_of_the_library_are_made_again(finetune, tmp_path, monkeypatch):
+    finetune("one", "--cache", tmp_path / "cache")
+    monkeypatch.setattr("tokenizers.__version__", "9.9")
+    finetune("two", "--cache", tmp_path / "cache")
+    assert len(list_caches(tmp_path / "cache")) == 2
+
+
 def test_a_token_cache_alone_does_not_block_a_run_with_other_settings(finetune, tmp_path, monkeypatch):
     monkeypatch.setattr(token_files, "MAX_CHUNK_TEXTS", 3)
     finetune("faster", "--learning-rate", 1e-3)

@@ -5,6 +5,9 @@ import re
 
 import pytest
 
+from moeir.errors import MoeirError
+from moeir.representations import encodings
+
 LINE = re.compile(r"([\d,]+) of ([\d,]+) (documents|queries) \(([\d.]+)%\) are cut at (\d+) tokens, about ([\d.]+)% of all tokens are lost")
 
 
@@ -46,6 +49,22 @@ def test_encode_says_what_it_cuts(checkpoint, corpus, tmp_path, moeir):
     short = tmp_path / "short.jsonl"
     short.write_text('{"_id": "d", "text": "owl"}\n')
     assert lines_of(moeir("encode", "--model", checkpoint, "--corpus", short, "--output", tmp_path / "short")) == []
+
+
+def test_an_interrupted_encoding_says_the_same(checkpoint, corpus, tmp_path, moeir, monkeypatch):
+    monkeypatch.setattr(encodings, "FLUSH_SECONDS", 0)
+    command = ("encode", "--model", checkpoint, "--corpus", corpus, "--output", tmp_path / "enc")
+    add = encodings.ResumableEncodingWriter.add
+
+    def add_two_windows(self, ids, *more):
+        if self.text_count == 512:
+            raise MoeirError("interrupted")
+        add(self, ids, *more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(encodings.ResumableEncodingWriter, "add", add_two_windows)
+        assert moeir(*command).code == 1
+    assert lines_of(moeir(*command)) == [[EXPECTED]]
 
 
 def test_finetune_says_it_also_of_tokens_in_a_cache(tiny_model, corpus, tmp_path, moeir):

@@ -26,7 +26,7 @@ from moeir.records.qrels import write_qrels
 from moeir.records.runs import Run, read_run, write_run
 from moeir.records.texts import Text, parse_id, to_record, write_json_lines
 from moeir.stages import STAGES, stage_class
-from moeir.stages.base import FOLDER_KINDS, STREAM, Stage, run_stage
+from moeir.stages.base import STREAM, Stage, run_stage
 
 VALUES = {"texts": ".jsonl", "examples": ".jsonl", "qrels": ".tsv", "ids": ".txt"}  # kind of input -> suffix of its file in memory
 DATA_FORMS = {"evaluate": "json", "analyze": "jsonl", "info": "json"}  # which these stages print for a function that returns no text
@@ -119,10 +119,18 @@ def _parse_data(stage: str, text: str) -> Any:
 
 
 def _open_product(path: Path, kind: str) -> Any:
-    if kind in FOLDER_KINDS:
-        import moeir
+    if kind == "checkpoint":
+        from moeir.architectures.checkpoint import open_checkpoint
 
-        return getattr(moeir, f"open_{kind}")(path, **({"verified": True} if kind == "index" else {}))
+        return open_checkpoint(path)
+    if kind == "encodings":
+        from moeir.representations.encodings import open_encodings
+
+        return open_encodings(path)
+    if kind == "index":
+        from moeir.retrieval.searcher import open_index
+
+        return open_index(path, verified=True)
     if kind == "run":
         return {file.stem: _read_run(file) for file in sorted(path.glob("*.trec"))} if path.is_dir() else _read_run(path)
     if kind == "fusion":

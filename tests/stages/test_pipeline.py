@@ -1,4 +1,4 @@
-"""The whole pipeline on the toy texts, through the command line: what each step leaves, and a training that its settings repeat."""
+"""The whole pipeline on the toy texts, through the command line: it repeats to the byte, and interruptions do not change its products."""
 
 import json
 from pathlib import Path
@@ -29,10 +29,13 @@ STEPS = (
 
 
 @pytest.fixture(scope="module")
-def room(tmp_path_factory, tiny_model_with_head, toy):
-    """The folder in which all steps ran."""
-    folder = tmp_path_factory.mktemp("pipeline")
-    _link_inputs(folder, tiny_model_with_head, toy)
+def rooms(tmp_path_factory, tiny_model_with_head, toy):
+    """The same commands in two folders."""
+    return [_run_all_steps(tmp_path_factory.mktemp(name), tiny_model_with_head, toy) for name in ("one", "two")]
+
+
+def _run_all_steps(folder: Path, weights: Path, toy: Path) -> Path:
+    _link_inputs(folder, weights, toy)
     for step in STEPS:
         _run(folder, *step)
     return folder
@@ -51,40 +54,78 @@ def _run(folder: Path, *arguments: object):
     return result
 
 
-def test_every_step_leaves_its_product_and_nothing_else(room):
-    assert sorted(path.name for path in (room / "runs" / "came").iterdir()) == [
+def _read_products(folder: Path) -> dict[str, object]:
+    """The content of every product file, without timings."""
+    files = sorted(file for file in folder.rglob("*") if file.is_file() and not file.is_symlink())
+    return {str(file.relative_to(folder)): _read_content(file) for file in files}
+
+
+def _read_content(file: Path) -> object:
+    if file.name == "metrics.jsonl":
+        return [_drop_keys(json.loads(line), "seconds", "tokens_per_second") for line in file.read_text().splitlines()]
+    if not file.name.endswith("manifest.json"):
+        return file.read_bytes()
+    facts = _drop_keys(json.loads(file.read_text()), "seconds", "versions", "seal")  # versions: of the libraries loaded so far
+    _drop_keys(facts["counts"], "speed")
+    _drop_keys(facts["counts"].get("last", {}), "tokens_per_second")
+    _drop_keys(facts["files"].get("metrics.jsonl", {}), "bytes", "sha256")
+    return facts
+
+
+def _drop_keys(facts: dict, *names: str) -> dict:
+    for name in names:
+        facts.pop(name, None)
+    return facts
+
+
+def test_every_step_leaves_its_product_and_nothing_else(rooms):
+    folder = rooms[0]
+    assert sorted(path.name for path in (folder / "runs" / "came").iterdir()) == [
         *("fused.trec", "global.trec", "lexical.trec", "local.trec", "manifest.json"),
     ]
-    assert sorted(path.name for path in room.iterdir()) == [
+    assert sorted(path.name for path in folder.iterdir()) == [
         *("ckpt", "enc", "idx", "runs", "table.txt", "table.txt.manifest.json"),
         *("toy", "train.jsonl", "train.jsonl.manifest.json", "weights"),
     ]
-    leftovers = [path for path in room.rglob("*") if path.name.startswith(".") or path.suffix in (".new", ".partial")]
+    leftovers = [path for path in folder.rglob("*") if path.name.startswith(".") or path.suffix in (".new", ".partial")]
     assert leftovers == []
-    lines = [json.loads(line) for line in (room / "ckpt" / "came" / "metrics.jsonl").read_text().splitlines()]
-    assert [(line["step"], line["competing"]) for line in lines] == [(1, 0), (2, 0), (3, 1), (4, 1)]
+
+
+def test_the_same_commands_give_the_same_bytes(rooms):
+    one, two = (_read_products(folder) for folder in rooms)
+    assert one.keys() == two.keys()
+    assert [name for name in one if one[name] != two[name]] == []
+
+
+def test_training_says_what_happened(rooms):
+    lines = [json.loads(line) for line in (rooms[0] / "ckpt" / "came" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 3, 4]
+    assert [line["competing"] for line in lines] == [0, 0, 1, 1]
     assert {"loss", "loss.lexical", "share.global", "gradient_norm", "tokens_per_second"} <= lines[0].keys()
 
 
-def test_the_settings_of_a_checkpoint_make_it_again(room, tmp_path, tiny_model_with_head, toy):
+def test_the_settings_of_a_checkpoint_make_it_again(rooms, tmp_path, tiny_model_with_head, toy):
     _link_inputs(tmp_path, tiny_model_with_head, toy)
-    (tmp_path / "train.jsonl").symlink_to(room / "train.jsonl")
-    settings = room / "ckpt" / "came" / "settings.yaml"
+    (tmp_path / "train.jsonl").symlink_to(rooms[0] / "train.jsonl")
+    settings = rooms[0] / "ckpt" / "came" / "settings.yaml"
     _run(tmp_path, "finetune", "--config", settings)
-    trained, first = (folder / "ckpt" / "came" / "model.safetensors" for folder in (tmp_path, room))
+    trained, first = (folder / "ckpt" / "came" / "model.safetensors" for folder in (tmp_path, rooms[0]))
     assert trained.read_bytes() == first.read_bytes()
 
 
-def test_a_run_through_a_pipe_and_that_of_one_expert_alone_are_the_runs_in_the_files(room, moeir):
-    run = room / "runs" / "came" / "fused.trec"
-    piped = moeir("search", "--index", room / "idx" / "came", "--queries", "-", "--depth", 5, "--output", "-",
-                  stdin=(room / "toy" / "test-queries.tsv").read_text())  # fmt: skip
+def test_a_run_through_a_pipe_is_the_run_in_the_file(rooms, moeir):
+    run = rooms[0] / "runs" / "came" / "fused.trec"
+    piped = moeir("search", "--index", rooms[0] / "idx" / "came", "--queries", "-", "--depth", 5, "--output", "-",
+                  stdin=(rooms[0] / "toy" / "test-queries.tsv").read_text())  # fmt: skip
     assert piped.stdout == run.read_text()
     measured = [
-        moeir("evaluate", "--run", path, "--qrels", room / "toy" / "test-qrels.tsv", "--form", "tsv", stdin=content).stdout
+        moeir("evaluate", "--run", path, "--qrels", rooms[0] / "toy" / "test-qrels.tsv", "--form", "tsv", stdin=content).stdout
         for path, content in ((run, ""), ("-", piped.stdout))
     ]
     assert measured[0] == measured[1]
-    queries = ("--queries", room / "toy" / "test-queries.tsv", "--depth", 5)
-    alone = moeir("search", "--index", room / "idx" / "came", *queries, "--expert", "local", "--output", "-")
-    assert alone.stdout == (room / "runs" / "came" / "local.trec").read_text()
+
+
+def test_one_expert_searched_alone_gives_its_own_list(rooms, tmp_path, moeir):
+    index, queries = rooms[0] / "idx" / "came", rooms[0] / "toy" / "test-queries.tsv"
+    result = moeir("search", "--index", index, "--queries", queries, "--depth", 5, "--expert", "local", "--output", "-")
+    assert result.stdout == (rooms[0] / "runs" / "came" / "local.trec").read_text()

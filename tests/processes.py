@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,9 @@ from tests.kill_points import fork
 
 ZERO_GRADIENT = ("key.bias", "classifier.bias")  # a softmax is invariant to them: their gradient is only rounding error
 TIMINGS = ("seconds", "tokens_per_second")
-PORTS = iter(range(20_000 + os.getpid() % 10_000, 32_768))
+PORTS_EACH = 32  # of a worker of pytest: neighbouring workers that took the same port would mix their processes, which then wait for ever
+FIRST_PORT = 20_000 + os.getpid() % 399 * PORTS_EACH  # below the ephemeral ports
+PORTS = cycle(range(FIRST_PORT, FIRST_PORT + PORTS_EACH))
 
 
 def run_captured(*arguments: object) -> dict[str, Any]:
@@ -69,9 +72,10 @@ def assert_same_training(one_folder: Path, other_folder: Path) -> None:
 
 
 def free_port() -> int:
-    """A free port below the ephemeral ports."""
-    for port in PORTS:
+    """A free port of this worker's own."""
+    for port in islice(PORTS, PORTS_EACH):
         with socket.socket() as listener, suppress(OSError):
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # also after a test's connections, as torch listens
             listener.bind(("", port))
             return port
     raise OSError("no port is free")

@@ -29,7 +29,7 @@ from tests.processes import (
     run_captured,
     run_processes,
 )
-from tests.training.toy_examples import write_training_files
+from tests.training.toy_examples import interrupt_before_step, write_training_files
 
 CAME = ("came:shared_layers=2,local_dim=8,normalise=true", "competitive:standardised=0.4,flops_query=1e-3,flops_document=1e-3")
 TASER = ("taser:routing=token,every=1", "contrastive:load_balance=0.01,entropy_of=batch")
@@ -112,7 +112,7 @@ def raise_data_error(*arguments, **options):
     raise DataError("the disk of process 1")
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "came"])  # which four processes train below
+@pytest.mark.parametrize("kind", list(KINDS))
 def test_two_processes_learn_what_one_does(kind, learn, monkeypatch):
     """Without randomness: no dropout, and the noise of a router is a constant. Two parts are encoded again, also where a part chooses few
     experts."""
@@ -163,6 +163,15 @@ def test_a_training_is_continued_by_as_many_processes_as_began_it(learn):
     _, results = learn(2, "coil", *options, name="killed", dropout=True)
     assert "continuing after step 3" in results[0]["stderr"]
     assert (output / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+
+
+def test_two_processes_do_not_continue_what_one_began(learn, monkeypatch):
+    with monkeypatch.context() as patch:
+        interrupt_before_step(patch, 2)
+        assert learn(1, "coil", "--save-minutes", 1e-9, name="alone")[1][0]["code"] == 130
+    output, results = learn(2, "coil", "--save-minutes", 1e-9, name="alone")
+    assert [one["code"] for one in results] == [2, 2] and not output.exists()
+    assert "expected 1, as for the first 2 steps, found 2" in results[0]["stderr"]
 
 
 def test_a_finished_training_is_left_alone_by_all(learn):

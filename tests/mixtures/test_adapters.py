@@ -210,20 +210,6 @@ def test_only_some_layers_have_adapters_and_all_are_frozen():
     assert all(down.shape[0] == 3 for down, _ in list_adapters(encoder)["global"].values())
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"adapters": -1}, "adapters=-1: expected the rank of adapters, 1 or more, or 0 for none"),
-        ({"adapters": 2, "adapter_alpha": 0.0}, "adapter_alpha=0: expected more than 0"),
-        ({"adapters": 2, "adapter_dropout": 1.0}, "adapter_dropout=1: expected 0 or more, less than 1"),
-        ({"adapter_dropout": 0.1}, "options of adapters, and no adapters; set their rank, as in adapters=16"),
-    ],
-)
-def test_options_out_of_range_are_refused(options, message):
-    with pytest.raises(UsageError, match=f"^{message}$"):
-        AdapterOptions(**options).check()
-
-
 @pytest.mark.parametrize("half", [False, True])
 def test_a_trunk_in_half_precision_multiplies_in_the_dtype_of_its_inputs(half):
     module = adapted_linear(experts=1)

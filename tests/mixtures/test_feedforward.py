@@ -39,15 +39,6 @@ def states(seed=1):
     return torch.randn(len(packed.ids), SHAPE.hidden), torch.randn(len(packed.ids), SHAPE.hidden), packed
 
 
-def test_every_expert_starts_as_the_layer_it_replaces():
-    plain = FeedForward(SHAPE)
-    x, block, packed = states()
-    for routing in router.ROUTINGS:
-        experts_layer = RoutedFeedForward(plain, experts=4, routing=routing).eval()
-        assert torch.allclose(experts_layer(x, packed, block), plain(x, packed, block), atol=1e-6)
-        assert experts_layer.experts[0].up.weight is not experts_layer.experts[1].up.weight
-
-
 @pytest.mark.parametrize("experts", [2, 3, 5])
 def test_a_role_is_a_group_of_experts(experts):
     experts_layer = mixture("role", experts).eval()
@@ -94,52 +85,39 @@ def forward(experts_layer, x, packed, block, seed=9):
 
 
 @pytest.mark.parametrize("routing", ["sequence", "token"])
-def test_switch_is_the_term_of_the_chosen_expert(routing):
-    experts_layer = mixture(routing, gradient="switch")
-    x, block, packed = states()
-    output = forward(experts_layer, x, packed, block)
-    strength, choice = sampled_weights(experts_layer, x, packed)[1].max(-1)
-    by_hand = oracles.routed_feedforward(experts_layer.experts, x, choice, 1.0 + strength - strength.detach())
-    slopes, leaves = torch.randn_like(output), [experts_layer.gate.weight, experts_layer.experts[1].up.weight]
-    for left, right in zip(torch.autograd.grad((by_hand * slopes).sum(), leaves), torch.autograd.grad((output * slopes).sum(), leaves),
-                           strict=True):  # fmt: skip
-        assert torch.allclose(left, right, atol=1e-5) and left.norm() > 1e-3
-
-
-@pytest.mark.parametrize("routing", ["sequence", "token"])
-@pytest.mark.parametrize("expert_ln", [True, False])
-def test_full_is_the_straight_through_sum_over_whole_experts(routing, expert_ln):
-    """TASER, appendix A: y = Σ z_i · expert_i(h); an expert ends with its own normalisation, or the one of all follows."""
-    experts_layer = mixture(routing, gradient="full", expert_ln=expert_ln, temperature=0.7)
+@pytest.mark.parametrize("gradient, expert_ln", [("switch", True), ("full", True), ("full", False), ("pair", True)])
+def test_outputs_and_gradients_are_those_of_the_formula(routing, gradient, expert_ln):
+    """`switch`: the term of the chosen expert. `full` (TASER, appendix A): y = Σ z_i · expert_i(h); an expert ends with its own
+    normalisation, or the one of all follows. `pair`: ½ (1 - p_m) (l_j - l_m) times the difference of the two outputs, j the second best of
+    the Gumbel sample; the output is m's."""
+    layer = mixture(routing, gradient=gradient, expert_ln=expert_ln, temperature=0.7)
     x, block, packed = states()
     x.requires_grad_()
-    output = forward(experts_layer, x, packed, block)
-    by_hand = oracles.straight_through(experts_layer.experts, x, sampled_weights(experts_layer, x, packed)[1], shared_norm=not expert_ln)
+    output = forward(layer, x, packed, block)
+    logits, weights = sampled_weights(layer, x, packed)
+    if gradient == "full":
+        by_hand = oracles.straight_through(layer.experts, x, weights, shared_norm=not expert_ln)
+    elif gradient == "switch":
+        strength, choice = weights.max(-1)
+        by_hand = oracles.routed_feedforward(layer.experts, x, choice, 1.0 + strength - strength.detach())
+    else:
+        chosen, other = weights.topk(2).indices.T
+        one, two = (oracles.routed_feedforward(layer.experts, x, choice) for choice in (chosen, other))
+        rows = torch.arange(len(x))
+        difference = logits[rows, other] - logits[rows, chosen]
+        factor = 0.5 * (1 - logits.softmax(-1)[rows, chosen].detach()) * (difference - difference.detach())
+        by_hand = one + factor[:, None] * (two - one).detach()
     assert torch.allclose(output, by_hand, atol=1e-5)
     torch.manual_seed(4)
-    slopes, leaves = torch.randn_like(output), [x, *experts_layer.gate.parameters(), *experts_layer.experts.parameters()]
-    expected, actual = (torch.autograd.grad((one * slopes).sum(), leaves) for one in (by_hand, output))
+    slopes, leaves = torch.randn_like(output), [x, *layer.gate.parameters(), *layer.experts.parameters()]
+    expected, actual = (torch.autograd.grad((one * slopes).sum(), leaves, allow_unused=True) for one in (by_hand, output))
+    assert expected[1].norm() > 1e-3
     for left, right in zip(expected, actual, strict=True):
-        assert F.cosine_similarity(left.flatten(), right.flatten(), dim=0) > 0.99999
-        assert torch.allclose(left, right, atol=1e-4)
-
-
-@pytest.mark.parametrize("routing", ["sequence", "token"])
-def test_pair_moves_the_logits_of_the_chosen_and_one_other_expert(routing):
-    """½ (1 - p_m) (l_j - l_m) times the difference of the two outputs, j the second best of the Gumbel sample; the output is m's."""
-    experts_layer = mixture(routing, gradient="pair")
-    x, block, packed = states()
-    output = forward(experts_layer, x, packed, block)
-    logits, weights = sampled_weights(experts_layer, x, packed)
-    chosen, other = weights.topk(2).indices.T
-    one, two = (oracles.routed_feedforward(experts_layer.experts, x, choice) for choice in (chosen, other))
-    rows = torch.arange(len(x))
-    factor = 0.5 * (1 - logits.softmax(-1)[rows, chosen]) * ((two - one) * (slopes := torch.randn_like(output))).sum(1)
-    surrogate = (factor.detach() * (logits[rows, other] - logits[rows, chosen])).sum() + (one * slopes).sum()
-    leaves = [*experts_layer.gate.parameters(), *experts_layer.experts.parameters()]
-    assert torch.allclose(output, one, atol=1e-5)
-    for left, right in zip(torch.autograd.grad(surrogate, leaves), torch.autograd.grad((output * slopes).sum(), leaves), strict=True):
-        assert torch.allclose(left, right, atol=1e-4)
+        if left is None or right is None:
+            assert left is right
+        else:
+            assert torch.allclose(left, right, atol=1e-4)
+            assert not left.any() or F.cosine_similarity(left.flatten(), right.flatten(), dim=0) > 0.99999
 
 
 def test_the_gate_of_equal_experts_is_pushed_by_switch_alone():
@@ -236,7 +214,6 @@ def test_one_gate_for_all_layers_one_for_each_or_none_for_roles():
 
 def test_the_place_of_experts():
     assert select_expert_layers(12, every=2) == [2, 5, 8, 11], "layers 3, 6, 9 and 12 of BERT: TASER with T = 2"
-    assert select_expert_layers(6, every=2) == [2, 5] and select_expert_layers(4, every=0) == [0, 1, 2, 3]
     assert select_expert_layers(12, every=2, layers=("7", "4", "1")) == [0, 3, 6]
     for every, layers in ((12, ()), (-1, ()), (2, ("0",)), (2, ("13",)), (2, ("x",)), (2, ("1", "13"))):
         with pytest.raises(UsageError):

@@ -1,11 +1,14 @@
-"""Folders of checkpoints and of published weights, as the tests here write and change them."""
+"""Folders of checkpoints and of published weights, as the tests here write, change and compare them."""
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from moeir.architectures.checkpoint import RetrievalModel
+import torch
+
+from moeir.architectures.base import EncoderOutput
+from moeir.architectures.checkpoint import RetrievalModel, open_checkpoint
 
 ST = "sentence_transformers.models"
 
@@ -15,6 +18,24 @@ def save(checkpoint: RetrievalModel, folder: Path) -> Path:
     folder.mkdir(parents=True)
     checkpoint.save(folder)
     return folder
+
+
+def reopen(checkpoint: RetrievalModel, folder: Path) -> RetrievalModel:
+    """A checkpoint, saved into a new folder and opened from there: the same weights, specification and input configuration."""
+    again = open_checkpoint(save(checkpoint, folder))
+    before, after = checkpoint.architecture.state_dict(), again.architecture.state_dict()
+    assert before.keys() == after.keys() and all(torch.equal(before[key], after[key]) for key in before)
+    assert (again.spec, again.input_config) == (checkpoint.spec, checkpoint.input_config)
+    return again
+
+
+def check_same(actual: EncoderOutput, expected: EncoderOutput, tolerance: float = 0.0) -> None:
+    """Columns of all experts are finite and equal, or differ by a share of the largest number."""
+    assert set(actual.representations) == set(expected.representations)
+    for expert in expected.representations:
+        for column, values in expected[expert].columns().items():
+            values, others = torch.as_tensor(values).float(), torch.as_tensor(actual[expert].columns()[column]).float()
+            assert bool(values.isfinite().all()) and float((others - values).abs().max()) <= tolerance * float(values.abs().max())
 
 
 def list_modules(*entries: tuple[str, str]) -> list[dict[str, Any]]:

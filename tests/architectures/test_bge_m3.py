@@ -17,13 +17,12 @@ from torch import Tensor
 from moeir.architectures.base import concatenate_outputs
 from moeir.architectures.checkpoint import RetrievalModel, open_checkpoint, read_metadata
 from moeir.architectures.initialize import build_checkpoint
-from moeir.architectures.temperature import set_temperature
 from moeir.backbones import torch_files
 from moeir.errors import ArtifactError
 from moeir.training import dev_sets, objectives
 from moeir.training.losses import EncodedBatch
 from moeir.training.regularizers import RegularizerWeights
-from tests.architectures.folders import ST, list_modules, write_files
+from tests.architectures.folders import ST, check_same, list_modules, write_files
 from tests.backbones.tiny_models import make_model
 from tests.backbones.tiny_tokenizers import write_xlm_roberta
 from tests.conftest import CommandResult, run_moeir
@@ -186,11 +185,9 @@ def test_some_of_the_experts_need_only_their_own_heads(folder: Path, model: Retr
     part = shutil.copytree(folder, tmp_path / "bge")
     (part / "colbert_linear.pt").unlink()
     some = build_checkpoint(part, "bge-m3:experts=lexical+global", {})
-    outputs, expected = some.encode(TEXTS, "query"), model.encode(TEXTS, "query")
+    outputs = some.encode(TEXTS, "query")
     assert list(outputs.representations) == ["global", "lexical"]
-    for name in ("global", "lexical"):
-        for one, other in zip(outputs[name].columns().values(), expected[name].columns().values(), strict=True):
-            assert torch.equal(torch.as_tensor(one), torch.as_tensor(other))
+    check_same(outputs, model.encode(TEXTS, "query", experts=["global", "lexical"]))
 
 
 def save_with(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
@@ -265,12 +262,6 @@ def test_terms_of_a_texts_own_have_no_flops_penalty_unless_it_is_set(model: Retr
     free, penalised = (objectives.contrastive(batch, regularizers=RegularizerWeights(flops_document=weight)) for weight in (None, 1.0))
     assert free.loss.item() == pytest.approx(sum(float(free.metrics[f"loss.{name}"]) for name in WEIGHTS), rel=1e-6)
     assert penalised.loss.item() - free.loss.item() == pytest.approx(float(free.metrics["flops.lexical.document"]), rel=1e-4)
-
-
-def test_a_temperature_is_that_of_all_three_scores(folder: Path) -> None:
-    model = build_checkpoint(folder, "bge-m3", {})
-    assert set_temperature(model, folder, "bge-m3", 0.1) == list(WEIGHTS)
-    assert model.architecture.scales == dict.fromkeys(WEIGHTS, pytest.approx(10)) and ",scale=10.0," in model.spec
 
 
 @pytest.mark.parametrize("arch", ["bge-m3:fresh_heads=true,local_dim=8", "bge-m3:local_dim=8"])

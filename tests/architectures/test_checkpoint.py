@@ -12,7 +12,7 @@ from moeir import variants
 from moeir.architectures.checkpoint import canonical_spec, is_checkpoint, open_checkpoint, read_metadata
 from moeir.architectures.initialize import build_checkpoint
 from moeir.errors import ArtifactError, DataError, UsageError
-from tests.architectures.folders import save
+from tests.architectures.folders import check_same, reopen, save
 from tests.architectures.test_expert_architectures import SPECS as EXPERT_SPECS
 
 TEXTS = ["An owl hunts mice at night, and sleeps!", "bee", "A bat finds moths in the dark."]
@@ -30,17 +30,10 @@ SPECS = [
 ]
 
 
-def build_and_save(model, spec, folder, texts=(), **rules):
-    checkpoint = build_checkpoint(model, spec, RULES | rules, texts)
+def build_and_save(model, spec, folder):
+    checkpoint = build_checkpoint(model, spec, RULES)
     save(checkpoint, folder)
     return checkpoint
-
-
-def assert_same_encodings(first, second):
-    assert first.representations.keys() == second.representations.keys()
-    for name, representation in first.representations.items():
-        other = second[name].columns()
-        assert all(torch.equal(column, other[key]) for key, column in representation.columns().items())
 
 
 @pytest.mark.parametrize("spec", [*SPECS, *EXPERT_SPECS])
@@ -50,18 +43,14 @@ def test_a_checkpoint_opens_as_it_was_saved(spec, tiny_model_with_head, tmp_path
     torch.manual_seed(4)
     for parameter in before.architecture.parameters():
         parameter.data += 0.05 * torch.randn_like(parameter) * parameter.requires_grad
-    written = {name for file in save(before, tmp_path / "here").rglob("*.safetensors") for name in load_file(file)}
+    after = reopen(before, tmp_path / "here")
+    written = {name for file in (tmp_path / "here").rglob("*.safetensors") for name in load_file(file)}
     frozen = {name for name, weight in before.architecture.named_parameters() if not weight.requires_grad}
     assert bool(frozen) == ("adapters" in spec) and not written & (frozen | {name.removeprefix("encoder.") for name in frozen})
-    assert (tmp_path / "here/config.json").exists() != bool(frozen)
-    after = open_checkpoint(tmp_path / "here")
-    weights, reopened = before.architecture.state_dict(), after.architecture.state_dict()
-    assert weights.keys() == reopened.keys() and all(torch.equal(weights[name], reopened[name]) for name in weights)
-    assert (after.input_config, after.spec) == (before.input_config, before.spec)
-    assert after.architecture.scales == before.architecture.scales
+    assert (tmp_path / "here/config.json").exists() != bool(frozen) and after.architecture.scales == before.architecture.scales
     for side in ("query", "document"):
         assert after.token_ids(TEXTS, side) == before.token_ids(TEXTS, side)
-        assert_same_encodings(before.encode(TEXTS, side), after.encode(TEXTS, side))
+        check_same(before.encode(TEXTS, side), after.encode(TEXTS, side))
     save(after, tmp_path / "again")
     files, again = (
         {file.relative_to(folder): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
@@ -75,9 +64,8 @@ def test_what_a_checkpoint_is_stands_in_it(tiny_model_with_head, tmp_path):
     facts = read_metadata(tmp_path / "here")
     assert facts["reading"] == RULES
     assert facts["experts"]["global"] == {"representation": "dense", "scale": 20.0} and facts["experts"]["local"]["scale"] == 1.0
-    assert variants.resolve_spec("architectures", facts["architecture"])[1].keys() == {
-        option.name for option in variants.find_variant("architectures", "came").options
-    }
+    options = {option.name for option in variants.find_variant("architectures", "came").options}
+    assert variants.resolve_spec("architectures", facts["architecture"])[1].keys() == options
     assert canonical_spec(facts["architecture"]) == facts["architecture"]
     assert is_checkpoint(tmp_path / "here") and not is_checkpoint(tiny_model_with_head)
 
@@ -107,7 +95,7 @@ def test_a_checkpoint_takes_other_options_without_training(tiny_model_with_head,
     assert variants.resolve_spec("architectures", after.spec)[1]["normalise"] is True  # options not given stay
     weights, reopened = before.architecture.state_dict(), after.architecture.state_dict()
     assert all(torch.equal(weights[name], reopened[name]) for name in weights)
-    assert_same_encodings(before.encode(TEXTS), build_checkpoint(tmp_path / "here", None, {}).encode(TEXTS))
+    check_same(before.encode(TEXTS), build_checkpoint(tmp_path / "here", None, {}).encode(TEXTS))
 
 
 @pytest.mark.parametrize("old, new", [("splade", "came:shared_layers=2"), ("taser:routing=shared", "splade"),

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from moeir.architectures.initialize import build_checkpoint
+from moeir.backbones.config import ACTIVATIONS
 from moeir.backbones.device import autocast
 from moeir.backbones.layers import Attention, FrozenLinear, pack_layers
 from moeir.backbones.packed_tokens import PackedTokens
@@ -45,6 +45,7 @@ def test_scores_are_those_of_the_plain_form(tiny_model_with_head, spec):
     packed.pack_for_inference(torch.float32)
     maps = [module for layer in packed.architecture.encoder.layers for module in layer.attention.modules()]
     assert all(module.packed is not None for module in maps if isinstance(module, torch.nn.Linear))
+    assert all(parameter.requires_grad for parameter in packed.architecture.parameters()), "autocast casts others anew for each batch"
     left = [module for module in packed.architecture.modules() if isinstance(module, FrozenLinear)]
     assert bool(left) == ("adapters" in spec and "routing=" in spec)
     assert all(part.weight is None and part.packed is not None for part in left)
@@ -128,8 +129,7 @@ def test_every_family_has_the_form(tmp_path, name):
 
 @needs_packing
 def test_a_cross_encoder_has_the_form(tiny_model):
-    spec = "cross-encoder"
-    plain, packed = (perturb(build_checkpoint(tiny_model, spec, {"query_length": 12, "document_length": 16}, TEXTS, 0)) for _ in range(2))
+    plain, packed = (perturb(build(tiny_model, "cross-encoder")) for _ in range(2))
     packed.pack_for_inference(torch.float32)
     tokens = PackedTokens.from_lists(random_ids(lengths=(5, 9, 16)), "pair")
     with torch.no_grad():
@@ -154,15 +154,10 @@ def test_layers_of_own_code_stay_as_they_are(tiny_model_with_head):
 @pytest.mark.parametrize("activation", [None, *FUSED_ACTIVATIONS])
 @pytest.mark.parametrize("rows", [0, 1, 33])
 def test_activation_and_residual_are_part_of_the_product(activation, rows):
-    from moeir.backbones.config import ACTIVATIONS
-
     torch.manual_seed(0)
     linear, inputs, residual = torch.nn.Linear(24, 40), torch.randn(rows, 24), torch.randn(rows, 40)
-    packed = pack_linear(linear.weight, linear.bias, torch.float32, activation)
+    packed, plain = (pack_linear(linear.weight, linear.bias, torch.float32, one) for one in (activation, None))
     with torch.no_grad():
         product = linear(inputs)
-        expected = product if activation is None else ACTIVATIONS[activation](product)
-        assert torch.allclose(packed(inputs), expected, atol=1e-5)
-        assert torch.allclose(
-            pack_linear(linear.weight, linear.bias, torch.float32).add_to_residual(inputs, residual), residual + product, atol=1e-5
-        )
+        assert torch.allclose(packed(inputs), product if activation is None else ACTIVATIONS[activation](product), atol=1e-5)
+        assert torch.allclose(plain.add_to_residual(inputs, residual), residual + product, atol=1e-5)

@@ -230,9 +230,7 @@ def assert_same(ours: list[np.ndarray], theirs: list[np.ndarray]) -> None:
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_published_folder_has_the_vectors_of_sentence_transformers_in_both_directions(
-    name: str, write_layout: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_a_published_folder_has_the_vectors_of_sentence_transformers_in_both_directions(name, write_layout, tmp_path):
     """Also what sentence-transformers makes of a folder of PyLate."""
     arch, folder = LAYOUTS[name].arch, write_layout(name)
     run_moeir("init", "--model", folder, "--arch", arch, "--output", tmp_path / "ckpt")
@@ -256,7 +254,7 @@ def change(*keys: str, **values: Any) -> Callable[[Path], None]:
     return lambda file: change_json(file, *keys, **values)
 
 
-def test_documents_get_the_prompt_passage_or_none_as_in_encode_document(write_layout: Callable[[str], Path], tmp_path: Path) -> None:
+def test_documents_get_the_prompt_passage_or_none_as_in_encode_document(write_layout, tmp_path):
     """A folder without a prompt `document`; sentence-transformers 6 adds an empty one, though its documentation names `passage` next."""
     folder = shutil.copytree(write_layout("e5"), tmp_path / "folder")
     (folder / CONFIG).write_text(json.dumps(describe_prompts(query="query: ", passage="passage: ")[CONFIG]))
@@ -294,10 +292,7 @@ REFUSED = [  # layout, file, its change, the words of the error, and whether --l
 
 
 @pytest.mark.parametrize(("layout", "file", "edit", "words", "is_lossy"), REFUSED)
-def test_what_cannot_be_kept_is_an_error_by_name_or_a_warning(
-    layout: str, file: str, edit: Callable[[Path], None], words: str, is_lossy: bool,
-    write_layout: Callable[[str], Path], tmp_path: Path, caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
+def test_what_cannot_be_kept_is_an_error_by_name_or_a_warning(layout, file, edit, words, is_lossy, write_layout, tmp_path, caplog):
     folder = shutil.copytree(write_layout(layout), tmp_path / "folder")
     edit(folder / file)
     if file.endswith("vocab.txt"):
@@ -311,7 +306,7 @@ def test_what_cannot_be_kept_is_an_error_by_name_or_a_warning(
         assert re.search(f"{words}.*; it is left out", caplog.text)
 
 
-def test_an_earlier_pylate_does_not_name_its_kind(write_layout: Callable[[str], Path], tmp_path: Path) -> None:
+def test_an_earlier_pylate_does_not_name_its_kind(write_layout, tmp_path):
     folder = shutil.copytree(write_layout("GTE-ModernColBERT"), tmp_path / "folder")
     specs = [build_checkpoint(folder, "colbert", {}).spec]
     change(model_type=None, skiplist_words=None)(folder / CONFIG)  # its default is all punctuation
@@ -320,9 +315,7 @@ def test_an_earlier_pylate_does_not_name_its_kind(write_layout: Callable[[str], 
 
 
 @pytest.mark.parametrize("arch", ["came:shared_layers=1", "colbert"])
-def test_a_dense_module_is_lost_in_another_architecture_only_if_asked(
-    arch: str, write_layout: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_a_dense_module_is_lost_in_another_architecture_only_if_asked(arch, write_layout, tmp_path):
     flags = ("--model", write_layout("gtr-t5" if arch == "colbert" else "LaBSE"), "--arch", arch, "--output", tmp_path / "out")
     words = f"moeir cannot keep its module Dense in {arch.partition(':')[0]}"
     refused = run_in_process("init", *flags)

@@ -75,7 +75,7 @@ def score_here(folder: Path) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_reranker_has_the_scores_of_sentence_transformers_in_both_directions(name: str, tmp_path: Path) -> None:
+def test_a_reranker_has_the_scores_of_sentence_transformers_in_both_directions(name, tmp_path):
     """What is written for it is read as the same reranker."""
     peer = pytest.importorskip("sentence_transformers")
     folder = write_reranker(tmp_path / "published", **LAYOUTS[name])
@@ -97,7 +97,7 @@ def test_a_reranker_has_the_scores_of_sentence_transformers_in_both_directions(n
     assert first["reading"].get("instruction") == instructions.get(name)
 
 
-def test_any_letters_are_in_the_template_that_is_written(tmp_path: Path) -> None:
+def test_any_letters_are_in_the_template_that_is_written(tmp_path):
     """Quotes, backslashes, braces, letters beyond ASCII and beyond 16 bits."""
     template = '"{instruction}" \\n {{ x }} {% y %}\n\u00e9\U0001f989 {query} | {document} <|im_end|>\n\n'
     instruction = "\u00ab'x'\u00bb\\"
@@ -131,9 +131,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("edit", "words", "is_lossy"), REFUSED)
-def test_what_a_checkpoint_cannot_keep_of_a_reranker_is_refused_by_name(
-    edit: Callable[[Path], None], words: str, is_lossy: bool, tmp_path: Path
-) -> None:
+def test_what_a_checkpoint_cannot_keep_of_a_reranker_is_refused_by_name(edit, words, is_lossy, tmp_path):
     folder = write_reranker(tmp_path / "published")
     edit(folder)
     with pytest.raises((ArtifactError, UsageError)) as error:
@@ -144,7 +142,7 @@ def test_what_a_checkpoint_cannot_keep_of_a_reranker_is_refused_by_name(
         assert "head=yes-no" in build_checkpoint(folder, "cross-encoder", {"query_length": 32}, lossy=True).spec
 
 
-def test_other_architectures_and_heads_do_not_take_the_score_of_words(tmp_path: Path) -> None:
+def test_other_architectures_and_heads_do_not_take_the_score_of_words(tmp_path):
     folder = write_reranker(tmp_path / "published")
     for arch, words in (("dense", "its modules are Transformer, LogitScore"), ("sbmoe", "cannot keep its module LogitScore in sbmoe")):
         shutil.copytree(folder, copy := tmp_path / arch)

@@ -71,9 +71,12 @@ def transformers_logits(model, tokens):
     return torch.cat([model(**part).logits for part in parts])
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_scores_are_those_of_transformers_and_files_open_there(name, published, tmp_path):
-    folder = published(name)
+OPTIONS = [{"classifier_pooling": "mean"}, {"norm_bias": True}, {"classifier_bias": True}]
+
+
+@pytest.mark.parametrize(("name", "changes"), [*((name, {}) for name in FAMILIES), *(("modernbert", one) for one in OPTIONS)])
+def test_scores_are_those_of_transformers_and_files_open_there(name, changes, published, tmp_path):
+    folder = published(name, **changes)
     checkpoint = build_checkpoint(folder, "cross-encoder", RULES)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
     tokens = pairs(checkpoint)
@@ -85,14 +88,6 @@ def test_scores_are_those_of_transformers_and_files_open_there(name, published, 
     before, after = load_file(folder / "model.safetensors"), load_file(tmp_path / "model.safetensors")
     assert before.keys() == after.keys() and all(torch.equal(before[key], after[key]) for key in before)
     assert torch.equal(scores(open_checkpoint(tmp_path), tokens), actual)
-
-
-@pytest.mark.parametrize("changes", [{"classifier_pooling": "mean"}, {"norm_bias": True}, {"classifier_bias": True}], ids=" ".join)
-def test_modernbert_with_the_mean_of_all_tokens_or_with_biases(changes, published):
-    folder = published("modernbert", **changes)
-    checkpoint = build_checkpoint(folder, "cross-encoder", RULES)
-    tokens, model = pairs(checkpoint), transformers.AutoModelForSequenceClassification.from_pretrained(folder)
-    assert is_close(scores(checkpoint, tokens), transformers_logits(model, tokens)[:, 0])
 
 
 def test_weights_that_the_head_has_no_place_for_are_warned_of(published, tmp_path, caplog):

@@ -183,7 +183,7 @@ def test_training_one_expert_moves_shared_weights_and_its_own():
         ("came:shared_layers=4,adapters=4", "came:adapters: they are for private layers over .*; found shared_layers=4 of 4, .*"),
         ("came:shared_layers=2,shared_adapters=4", "came:shared_adapters=4: they are for shared layers, beside adapters=RANK of private"),
         ("came:shared_layers=0,adapters=4,shared_adapters=4", "came:shared_adapters=4: they are for shared layers, .*"),
-        ("taser:adapters=4,routing=token,adapter_maps=query", r"adapter_maps=query: expected all, .*: intermediate\.dense, output\.dense"),
+        ("taser:adapters=4,routing=token,adapter_maps=query", r"adapter_maps=query: expected all, .*: feedforward\.down, feedforward\.up"),
         ("taser:adapter_dropout=0.1", "options of adapters, and no adapters; set their rank, as in adapters=16"),
         ("mote:adapters=4,adapter_maps=lin1", r"adapter_maps=lin1: expected all, attention, feedforward, or some of the maps .*"),
     ],

@@ -30,8 +30,8 @@ def build(model, spec, seed=0):
     return build_checkpoint(model, spec, RULES, TEXTS, seed)
 
 
-def scores(checkpoint, texts=TEXTS):
-    queries, documents = checkpoint.encode(texts, "query"), checkpoint.encode(texts, "document")
+def scores(checkpoint, texts=TEXTS, **options):
+    queries, documents = (checkpoint.encode(texts, side, **options) for side in ("query", "document"))
     return {name: queries[name].scores(documents[name]) for name in queries.representations}
 
 
@@ -56,11 +56,15 @@ def test_copied_experts_start_as_the_plain_model(tiny_model_with_head, spec):
         assert torch.allclose(actual, reference[expert], atol=1e-4), expert
 
 
-@pytest.mark.parametrize("spec", [spec for spec in SPECS if spec != "taser:routing=shared"])
-def test_padding_batch_and_order_change_nothing(tiny_model_with_head, spec):
+PLAIN = ["came:shared_layers=2,pooling=mean", "came:shared_layers=2,local_dim=8,markers=true,augmentation=true", "coil:dim=4,cls_dim=6"]
+
+
+@pytest.mark.parametrize("spec", [*SPECS, *PLAIN])
+def test_company_batches_and_order_change_nothing(tiny_model_with_head, spec):
     checkpoint = perturb(build(tiny_model_with_head, spec))
-    together = scores(checkpoint)
+    together, batches = scores(checkpoint), scores(checkpoint, max_tokens=20)
     for name, actual in together.items():
+        assert torch.allclose(batches[name], actual, atol=1e-4), name
         alone = torch.stack([scores(checkpoint, [text])[name][0, 0] for text in TEXTS])
         assert torch.allclose(actual.diagonal(), alone, atol=1e-4), name
         assert torch.allclose(scores(checkpoint, TEXTS[::-1])[name].flip(0, 1), actual, atol=1e-4)

@@ -70,19 +70,8 @@ def test_weights_of_the_hub_are_named_also_by_the_checkpoints_made_from_them(moe
 def test_a_development_measure_is_an_evaluation_result_of_the_card(moeir, toy, training_files, private_room):
     development = ("--dev-queries", toy / "test-queries.tsv", "--dev-qrels", toy / "test-qrels.tsv", "--dev-measure", "RR@10")
     sizes = ("--steps", 1, "--batch-size", 2, "--negatives", 0, "--query-length", 16, "--document-length", 32)
-    command = (
-        "finetune",
-        "--model",
-        "secret-weights",
-        "--arch",
-        "dense",
-        *training_files,
-        *development,
-        *sizes,
-        "--output",
-        "private-output",
-    )
-    assert moeir(*command).code == 0
+    model = ("--model", "secret-weights", "--arch", "dense", "--output", "private-output")
+    assert moeir("finetune", *model, *training_files, *development, *sizes).code == 0
     card = read_card(private_room / "private-output")
     (result,) = card.data.eval_results
     counts = json.loads((private_room / "private-output" / "manifest.json").read_text())["counts"]["development"]

@@ -6,8 +6,6 @@ from itertools import pairwise
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from transformers import BertModel
 
 from moeir.architectures.initialize import build_checkpoint
@@ -143,28 +141,6 @@ def test_a_prefix_stands_before_every_text_of_its_side(model):
     assert tokens_of(prefixed, "bat", "query") == ["[CLS]", "bee", "bat", "[SEP]"]
     assert tokens_of(prefixed, "bat") == ["[CLS]", "owl", "bat", "[SEP]"]
     assert torch.allclose(prefixed.encode(["bat"])["global"].vectors, plain.encode(["owl bat"])["global"].vectors, atol=1e-6)
-
-
-@pytest.mark.parametrize("spec", [f"{CAME},pooling=mean", f"{CAME},markers=true,augmentation=true", "coil:dim=4,cls_dim=6"])
-def test_company_order_and_batches_change_nothing(model, spec):
-    checkpoint = build(model, spec)
-    single = {side: [checkpoint.encode([text], side) for text in TEXTS] for side in ("query", "document")}
-
-    @settings(deadline=None, max_examples=12)
-    @given(
-        rows=st.lists(st.integers(0, 3), min_size=1, max_size=6),
-        side=st.sampled_from(["query", "document"]),
-        most=st.sampled_from([1, 20, 10_000]),
-    )
-    def holds(rows, side, most):
-        encoded = checkpoint.encode([TEXTS[row] for row in rows], side, max_tokens=most)
-        for expert, representation in encoded.representations.items():
-            for index, row in enumerate(rows):
-                actual, expected = representation.select(torch.tensor([index])), single[side][row][expert]
-                for name, column in expected.columns().items():
-                    assert torch.allclose(actual.columns()[name], column, rtol=1e-5, atol=1e-5 * float(column.abs().max()))
-
-    holds()
 
 
 @pytest.mark.parametrize("spec", [CAME, "dense:pooling=mean", "coil:dim=4,cls_dim=6,token_norm=true,cls_norm=true"])

@@ -1,5 +1,6 @@
 """Folders of weights and examples that several files read."""
 
+import functools
 import json
 
 import pytest
@@ -14,18 +15,17 @@ from tests.backbones.test_transformers_encoder import PACKED, WHOLE
 @pytest.fixture(scope="session")
 def weights(tmp_path_factory):
     """`weights(name, **changes)`: a folder with a tiny model of transformers and a tokenizer; to be read, never written."""
-    root = tmp_path_factory.mktemp("models")
 
+    @functools.cache
     def folder(name, **changes):
-        path = root / "-".join([name, *map(str, changes.values())])
-        if not path.exists():
-            family, settings = (PACKED | WHOLE)[name]
-            if not hasattr(transformers, f"{family}Config"):
-                pytest.skip(f"transformers {transformers.__version__} has no {name}")
-            size = tiny_tokenizers.write_roberta(path)
-            config = getattr(transformers, f"{family}Config")(**(settings | {"vocab_size": size} | changes))
-            torch.manual_seed(3)
-            transformers_model.choose_class(config)(config).save_pretrained(path)
+        family, settings = (PACKED | WHOLE)[name]
+        if not hasattr(transformers, f"{family}Config"):
+            pytest.skip(f"transformers {transformers.__version__} has no {name}")
+        path = tmp_path_factory.mktemp(name)
+        size = tiny_tokenizers.write_roberta(path)
+        config = getattr(transformers, f"{family}Config")(**(settings | {"vocab_size": size} | changes))
+        torch.manual_seed(3)
+        transformers_model.choose_class(config)(config).save_pretrained(path)
         return path
 
     return folder

@@ -1,5 +1,6 @@
 """Cross-encoders give the scores, files and tokens of transformers' sequence classification, in every family."""
 
+import functools
 import json
 import shutil
 
@@ -41,13 +42,12 @@ def classifier(name, labels=1, **changes):
 @pytest.fixture(scope="module")
 def published(tmp_path_factory):
     """`published(family)`: a folder of a classifier with its tokenizer."""
-    root = tmp_path_factory.mktemp("published")
 
+    @functools.cache
     def folder(name, labels=1, **changes):
-        path = root / "-".join([name, str(labels), *map(str, changes.values())])
-        if not path.exists():
-            size = ALL_WRITERS[name](path)
-            classifier(name, labels, vocab_size=size, **changes).save_pretrained(path)
+        path = tmp_path_factory.mktemp(name)
+        size = ALL_WRITERS[name](path)
+        classifier(name, labels, vocab_size=size, **changes).save_pretrained(path)
         return path
 
     return folder

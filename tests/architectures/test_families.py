@@ -1,5 +1,6 @@
 """Every family, from plain weights to checkpoint to encodings, with every kind of architecture."""
 
+import functools
 import logging
 
 import pytest
@@ -33,13 +34,12 @@ CASES = [*((name, CAME) for name in FAMILIES), *zip(FAMILIES * 2, ARCHITECTURES)
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory):
     """`weights(family, head)`: a folder with weights written by transformers, with or without head, and the tokenizer."""
-    root = tmp_path_factory.mktemp("families")
 
+    @functools.cache
     def folder(name, head=True):
-        path = root / f"{name}-{head}"
-        if not path.exists():
-            size = ALL_WRITERS[name](path)
-            make_model(name, head=head, vocab_size=size).save_pretrained(path)
+        path = tmp_path_factory.mktemp(name)
+        size = ALL_WRITERS[name](path)
+        make_model(name, head=head, vocab_size=size).save_pretrained(path)
         return path
 
     return folder

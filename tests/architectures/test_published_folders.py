@@ -1,6 +1,7 @@
 """Folders as they are published, with tiny weights: the numbers are those of sentence-transformers, whether moeir reads the folder or
 sentence-transformers reads what `moeir convert` makes of it."""
 
+import functools
 import json
 import re
 import shutil
@@ -166,14 +167,7 @@ def write_tokenizer(model: str, folder: Path) -> int:
 @pytest.fixture(scope="module")
 def write_layout(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Write the folder of a layout, once."""
-    written: dict[str, Path] = {}
-
-    def write(name: str) -> Path:
-        if name not in written:
-            written[name] = _write_layout(LAYOUTS[name], tmp_path_factory.mktemp("layout") / "folder")
-        return written[name]
-
-    return write
+    return functools.cache(lambda name: _write_layout(LAYOUTS[name], tmp_path_factory.mktemp("layout") / "folder"))
 
 
 def _write_layout(layout: Layout, folder: Path) -> Path:

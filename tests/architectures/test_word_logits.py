@@ -1,5 +1,6 @@
 """cross-encoder:head=yes-no: the tokens of a chat template as transformers renders it, and the scores of transformers' logits."""
 
+import functools
 import json
 import shutil
 
@@ -43,20 +44,19 @@ MODELS = {
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory):
     """`weights(model, kind, template)`: a folder with a tiny decoder, a tokenizer of this kind, and a chat template."""
-    root = tmp_path_factory.mktemp("models")
 
+    @functools.cache
     def folder(name="qwen3", kind="qwen", template=ROLES, **options):
-        path = root / f"{name}-{kind}-{hash((template, *options.items()))}"
-        if not path.exists():
-            family, sizes = MODELS[name]
-            size = write_chat_tokenizer(path, kind, template, **options)
-            config = getattr(transformers, f"{family}Config")(**(sizes | {"vocab_size": size} | ({} if name == "gpt2" else LONG)))
-            torch.manual_seed(3)
-            model = transformers.AutoModelForCausalLM.from_config(config)
-            with torch.no_grad():
-                for parameter in model.parameters():
-                    parameter.add_(torch.randn(parameter.shape) * 0.1)
-            model.save_pretrained(path)
+        path = tmp_path_factory.mktemp(name)
+        family, sizes = MODELS[name]
+        size = write_chat_tokenizer(path, kind, template, **options)
+        config = getattr(transformers, f"{family}Config")(**(sizes | {"vocab_size": size} | ({} if name == "gpt2" else LONG)))
+        torch.manual_seed(3)
+        model = transformers.AutoModelForCausalLM.from_config(config)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.randn(parameter.shape) * 0.1)
+        model.save_pretrained(path)
         return path
 
     return folder

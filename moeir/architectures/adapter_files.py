@@ -120,10 +120,11 @@ def hold_in_half(architecture: nn.Module, dtype: torch.dtype, *, embeddings: boo
                 setattr(owner, name, part)
 
 
-def list_adapter_weights(architecture: nn.Module) -> set[str]:
-    """Names of the weights of adapters in the state of an architecture."""
+def select_trained(architecture: nn.Module) -> dict[str, Tensor]:
+    """The state of an architecture without frozen weights and adapters: heads and routers."""
     adapted = [name for name, module in architecture.named_modules() if isinstance(module, Adapted)]
-    return {f"{name}.{part}" for name in adapted for part in ("down", "up")}
+    left_out = list_frozen(architecture) | {f"{name}.{part}" for name in adapted for part in ("down", "up")}
+    return {name: value for name, value in architecture.state_dict().items() if name not in left_out}
 
 
 def write_adapters(folder: Path, architecture: nn.Module, trunk: Trunk, *, at_root: bool) -> None:

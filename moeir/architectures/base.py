@@ -130,10 +130,6 @@ class Architecture(nn.Module):
         """`encode_states` of at least these experts; of none, if no expert needs the encoder."""
         return self.encode_states(tokens) if experts else {}
 
-    def reads_states(self, expert: str, side: str) -> bool:
-        """Whether an expert needs the encoder for texts of a side."""
-        return side != "query" or expert not in self.token_experts
-
     def apply_head(self, expert: str, states: Tensor | None, tokens: PackedTokens) -> Representation:
         """An expert's representation from its states; None for one that needs no encoder."""
         if self.representation_kinds[expert] == "sparse":
@@ -207,7 +203,8 @@ class Architecture(nn.Module):
         """The representations of B texts, in their order: every expert's, or those of some experts, without the work of the others."""
         ordered = tokens.sort_by_length()
         wanted = [expert for expert in self.representation_kinds if experts is None or expert in experts]
-        states = self.encode_states_of([expert for expert in wanted if self.reads_states(expert, tokens.side)], ordered)
+        unread = self.token_experts if tokens.side == "query" else ()
+        states = self.encode_states_of([expert for expert in wanted if expert not in unread], ordered)
         representations = {}
         for expert in wanted:
             representation, scale = self.apply_head(expert, states.get(expert), ordered), self.scales.get(expert, 1.0)

@@ -21,14 +21,13 @@ from moeir.architectures import adapter_files
 from moeir.architectures.base import Architecture, EncoderOutput, concatenate_outputs
 from moeir.architectures.cross_encoder import PairTokenizer
 from moeir.architectures.input_config import InputConfig
-from moeir.architectures.sentence_transformers_files import write_dense_files
+from moeir.architectures.sentence_transformers_files import write_dense_files, write_json, write_weights
 from moeir.artifacts.atomic_write import link_file
 from moeir.artifacts.identity import read_unchanged
 from moeir.artifacts.unfinished import describe_unfinished
 from moeir.backbones.config import EncoderConfig
 from moeir.backbones.encoder import Encoder, pack_encoders
 from moeir.backbones.families import weights_io
-from moeir.backbones.layers import list_frozen
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
 from moeir.backbones.prefetch import map_batches
 from moeir.backbones.tokenizer import TextTokenizer
@@ -268,9 +267,7 @@ class RetrievalModel:
         is_dense = variants.parse_spec(self.spec).name == "dense" and self.architecture.document_encoder is None
         if self.trunk is not None:
             adapter_files.write_adapters(folder, self.architecture, self.trunk, at_root=is_dense)
-            left_out = list_frozen(self.architecture) | adapter_files.list_adapter_weights(self.architecture)
-            trained = {name: value for name, value in self.architecture.state_dict().items() if name not in left_out}
-            weights_io.write_tensors({name: value.detach().cpu().contiguous() for name, value in trained.items()}, folder / TRAINED_FILE)
+            write_weights(folder, adapter_files.select_trained(self.architecture))
         else:
             names = {"file_names": encoder.file_names, "has_head": encoder.vocabulary_head is not None}
             weights_io.write_model(folder, self.config, weights, hf_compatible=compatible, **names)
@@ -290,7 +287,7 @@ class RetrievalModel:
         }
         is_own = self.calibration != self.architecture.fusion_weights
         metadata |= {"trunk": self.trunk.to_dict(folder)} if self.trunk is not None else {}
-        _write_metadata(folder, metadata | ({"calibration": self.calibration} if is_own else {}))
+        write_json(folder / METADATA_FILE, metadata | ({"calibration": self.calibration} if is_own else {}))
 
 
 def log_truncation(input_config: InputConfig, truncation: Mapping[str, Mapping[str, int]]) -> None:
@@ -302,16 +299,12 @@ def log_truncation(input_config: InputConfig, truncation: Mapping[str, Mapping[s
         log.info("%s; raise %s of init or finetune, or cut the texts with convert --passages", "; ".join(lines), flags)
 
 
-def _write_metadata(folder: Path, metadata: Mapping[str, Any]) -> None:
-    (folder / METADATA_FILE).write_text(json.dumps(metadata, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
 def write_calibrated_copy(source: Path, files: Iterable[str], folder: Path, calibration: Mapping[str, float]) -> None:
     """Write the `files` of the checkpoint `source` into an existing folder, as hard links where it can, with another calibration."""
     for name in files:
         if name != METADATA_FILE:
             link_file(source / name, folder / name)
-    _write_metadata(folder, read_metadata(source) | {"calibration": dict(calibration)})
+    write_json(folder / METADATA_FILE, read_metadata(source) | {"calibration": dict(calibration)})
 
 
 def is_checkpoint(folder: Path) -> bool:
@@ -413,8 +406,7 @@ def _load_adapters(
     encoder = weights_io.read_encoder(trunk_folder, vocabulary_head=True, config=config, device=read_on)
     with torch.device(read_on):
         architecture = build_architecture(spec, encoder, tokenizer.special_tokens)
-    left_out = list_frozen(architecture) | adapter_files.list_adapter_weights(architecture)
-    expected = {name: value for name, value in architecture.state_dict().items() if name not in left_out}
+    expected = adapter_files.select_trained(architecture)
     weights = (weights_io.read_header if is_meta else weights_io.read_tensors)(folder / TRAINED_FILE)
     if differing := sorted(expected.keys() ^ weights.keys()):
         raise ArtifactError(f"{folder}: its weights are not those of {spec} (first: {differing[0]}); start it from its base weights")

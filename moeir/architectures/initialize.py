@@ -102,27 +102,16 @@ def build_checkpoint(
     raise ArtifactError(f"{model}: {reason}; start from its base weights")
 
 
-def check_options(
-    model: Path,
-    arch: str | None,
-    overrides: dict[str, Any],
-    *,
-    random_weights: bool = False,
-    backbone: str | None = None,
-    lossy: bool = False,
-    trunk_dtype: str = "auto",
-    trunk: Path | None = None,
-) -> RetrievalModel | None:
-    """The checkpoint that `build_checkpoint` would make, without weights: raises what that would for wrong options, in a moment and without
-    log lines. None for a name on the hub."""
+def check_options(model: Path, arch: str | None, overrides: dict[str, Any], **options: Any) -> RetrievalModel | None:
+    """The checkpoint that `build_checkpoint` would make with these `options`, without weights: raises what that would for wrong ones, in a
+    moment and without log lines. None for a name on the hub."""
     if not model.is_dir():
         return None
     own_log = logging.getLogger("moeir")
     level = own_log.level
     own_log.setLevel(logging.ERROR)
     try:
-        options: dict[str, Any] = {"random_weights": random_weights, "backbone": backbone, "lossy": lossy, "trunk_dtype": trunk_dtype}
-        return build_checkpoint(model, arch, overrides, **options, trunk=trunk, device="meta")
+        return build_checkpoint(model, arch, overrides, **options, device="meta")
     finally:
         own_log.setLevel(level)
 

@@ -24,7 +24,7 @@ def set_temperature(checkpoint: RetrievalModel, folder: Path, arch: str | None, 
     scale other than 1, or any scale with which it was trained. An architecture that has no scale among its options is left as it is; one
     scale of several experts, as BGE-M3 has, is set for all of them.
     """
-    options = _list_scale_options(checkpoint.spec)
+    options = {name for name in dict(variants.parse_spec(checkpoint.spec).options) if name.endswith("scale")}
     experts = [name for name in checkpoint.architecture.normalised_experts if _find_scale_option(name, options) in options]
     explicit = dict(variants.parse_spec(arch).options) if arch else {}
     requested = {name for name in experts if _find_scale_option(name, options) in explicit}
@@ -48,10 +48,6 @@ def set_temperature(checkpoint: RetrievalModel, folder: Path, arch: str | None, 
     changed = dict(spec.options) | dict.fromkeys(changed_options, format_value(scale))
     checkpoint.spec = str(variants.Spec(spec.name, tuple(changed.items())))
     return experts
-
-
-def _list_scale_options(spec: str) -> set[str]:
-    return {name for name in dict(variants.parse_spec(spec).options) if name.endswith("scale")}
 
 
 def _find_scale_option(expert: str, options: set[str]) -> str:

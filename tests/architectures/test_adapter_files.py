@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import huggingface_hub
 import pytest
 import torch
 import transformers
@@ -17,37 +18,13 @@ from moeir.backbones.device import autocast
 from moeir.backbones.families import weights_io
 from moeir.errors import ArtifactError, UsageError
 from moeir.mixtures.adapters import list_adapters
-from tests.architectures.test_adapter_architectures import ADAPTED, build_any
+from tests.architectures.folders import ST, change_json, list_modules, save, write_files
+from tests.architectures.test_adapter_architectures import build_any
 from tests.architectures.test_expert_architectures import RULES, TEXTS, scores
-
-PAIRS = [spec for spec in ADAPTED if "cross" not in spec]
-
-
-def save(checkpoint, folder):
-    folder.mkdir(parents=True)
-    checkpoint.save(folder)
-    return folder
 
 
 def files_of(folder):
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-
-
-@pytest.mark.parametrize("spec", PAIRS)
-def test_what_is_opened_has_the_scores_of_what_was_saved(tiny_model_with_head, tmp_path, spec):
-    checkpoint = build_any(tiny_model_with_head, spec)
-    torch.manual_seed(4)
-    for name, parameter in checkpoint.architecture.named_parameters():  # heads and routers have weights of their own too
-        if parameter.requires_grad and not name.endswith((".up", ".down")):
-            parameter.data += 0.05 * torch.randn_like(parameter)
-    folder = save(checkpoint, tmp_path / "saved")
-    opened = open_checkpoint(folder)
-    expected = scores(checkpoint)
-    assert all(torch.equal(actual, expected[name]) for name, actual in scores(opened).items())
-    kept = {name for file in folder.rglob("*.safetensors") for name in load_file(file)}
-    frozen = {name for name, weight in checkpoint.architecture.named_parameters() if not weight.requires_grad}
-    assert frozen and not kept & (frozen | {name.removeprefix("encoder.") for name in frozen}) and "config.json" not in files_of(folder)
-    assert opened.architecture.state_dict().keys() == checkpoint.architecture.state_dict().keys()
 
 
 def test_each_expert_is_a_folder_as_peft_writes_it(tiny_model_with_head, tmp_path):
@@ -73,10 +50,12 @@ def test_each_expert_is_a_folder_as_peft_writes_it(tiny_model_with_head, tmp_pat
 
 
 def test_one_adapter_is_a_folder_of_sentence_transformers(tiny_model, tmp_path):
-    """Without config.json, by which transformers would take the folder for the whole model."""
+    """Without config.json, by which transformers would take the folder for the whole model, and in which it looks for the tokenizer's class
+    unless that is named elsewhere."""
     folder = save(build_any(tiny_model, "dense:adapters=4,pooling=mean"), tmp_path / "saved")
     assert {"adapter_config.json", "adapter_model.safetensors", "modules.json", "1_Pooling/config.json"} <= set(files_of(folder))
     assert not {"config.json", "adapters"} & {path.name for path in folder.iterdir()}
+    assert json.loads((folder / "tokenizer_config.json").read_text())["tokenizer_class"] in ("BertTokenizer", "BertTokenizerFast")
 
 
 def test_peft_and_sentence_transformers_open_it(tiny_model, tmp_path):
@@ -130,23 +109,15 @@ def test_a_checkpoint_is_bound_to_a_trunk_that_has_moved(tiny_model, tiny_model_
     assert result.code == 2 and "which others do not have" in result.stderr and "convert --input" in result.stderr
 
 
-def test_a_trunk_of_the_hub_is_opened_from_the_cache_without_a_request(tiny_model, tmp_path, monkeypatch):
-    import huggingface_hub
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+def test_a_trunk_in_the_cache_of_the_hub_is_opened_without_a_request_or_as_a_folder(tiny_model, tmp_path, monkeypatch, moeir):
+    """By its path it has no name of the Hub, by which others could have it."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     commit = "1" * 40
     snapshot = shutil.copytree(tiny_model, tmp_path / "hub/models--anna--tiny/snapshots" / commit)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *names, **options: pytest.fail("a request"))
-    folder = weights_io.resolve_commit("anna/tiny", commit, ("config.json", "model.safetensors"))
-    assert folder == snapshot
+    assert weights_io.resolve_commit("anna/tiny", commit, ("config.json", "model.safetensors")) == snapshot
     with pytest.raises(pytest.fail.Exception, match="a request"):
         weights_io.resolve_commit("anna/tiny", commit, ("config.json", "more.safetensors"))
-
-
-def test_a_trunk_that_is_named_by_its_path_in_the_cache_of_the_hub_is_a_folder(tiny_model, tmp_path, moeir):
-    """It has no name of the Hub, by which others could have it."""
-    snapshot = shutil.copytree(tiny_model, tmp_path / "hub/models--anna--tiny/snapshots" / ("1" * 40))
     assert moeir("init", "--model", snapshot, "--arch", "dense:adapters=4", "--output", tmp_path / "made").code == 0
     trunk = open_checkpoint(tmp_path / "made").trunk
     assert (trunk.model, trunk.revision) == (str(snapshot.resolve()), None)
@@ -205,24 +176,14 @@ def test_a_published_adapter_is_its_merged_weights(base, tmp_path, moeir, rslora
         ({"alpha_pattern": {"query": 3}}, "alpha_pattern is"),
         ({"peft_type": "IA3"}, "peft_type is 'IA3'"),
         ({"r": 5}, r"expected A \[5, inputs\] and B \[outputs, 5\]"),
+        ({"layers": 2}, r"its maps are not those that the architecture adapts \(first: encoder.layer.2"),
         ({"lora_alpha": None}, "expected r, lora_alpha, lora_dropout and base_model_name_or_path"),
         ({"base_model_name_or_path": "/nowhere"}, "not a folder, and it cannot be loaded from the hub"),
     ],
 )
 def test_what_is_more_than_a_low_rank_update_is_refused_by_name(base, tmp_path, config, message):
     write_peft(tmp_path / "adapter", base, **config)
-    if config.get("r"):
-        settings = json.loads((tmp_path / "adapter/adapter_config.json").read_text())
-        (tmp_path / "adapter/adapter_config.json").write_text(json.dumps(settings | config))
-        weights = {name: torch.zeros(4, 8) for name in load_file(tmp_path / "adapter/adapter_model.safetensors")}
-        save_file(weights, tmp_path / "adapter/adapter_model.safetensors")
     with pytest.raises((ArtifactError, UsageError), match=message):
-        build_checkpoint(tmp_path / "adapter", "dense", {})
-
-
-def test_an_adapter_of_some_layers_alone_is_refused(base, tmp_path):
-    write_peft(tmp_path / "adapter", base, layers=2)
-    with pytest.raises(ArtifactError, match=r"its maps are not those that the architecture adapts \(first: encoder.layer.2"):
         build_checkpoint(tmp_path / "adapter", "dense", {})
 
 
@@ -256,19 +217,14 @@ def test_the_dtype_of_a_trunk_needs_adapters_and_stays(tiny_model, tmp_path):
         build_checkpoint(folder, None, RULES, trunk_dtype="bfloat16")
 
 
-@pytest.mark.parametrize("changes", [{"dtype": "int3"}, {"files": []}, {"model": None}, {"revision": 3}, {"more": 1}])
-def test_a_damaged_entry_of_the_trunk_is_one_line(tiny_model, tmp_path, changes):
+def test_a_damaged_entry_of_the_trunk_is_one_line(tiny_model, tmp_path):
     file = save(build_any(tiny_model, "dense:adapters=4"), tmp_path / "saved") / "moeir.json"
-    metadata = json.loads(file.read_text())
-    file.write_text(json.dumps(metadata | {"trunk": metadata["trunk"] | changes}))
-    with pytest.raises(ArtifactError, match=r"moeir.json: damaged: not what moeir writes of a trunk"):
-        open_checkpoint(file.parent)
-
-
-def test_the_class_of_the_tokenizer_is_named_where_its_files_name_none(tiny_model, tmp_path):
-    """transformers would look for it in config.json, which the folder of an adapter has not."""
-    folder = save(build_any(tiny_model, "dense:adapters=4"), tmp_path / "saved")
-    assert json.loads((folder / "tokenizer_config.json").read_text())["tokenizer_class"] in ("BertTokenizer", "BertTokenizerFast")
+    whole = file.read_text()
+    for changes in ({"dtype": "int3"}, {"files": []}, {"model": None}, {"revision": 3}, {"more": 1}):
+        file.write_text(whole)
+        change_json(file, "trunk", **changes)
+        with pytest.raises(ArtifactError, match=r"moeir.json: damaged: not what moeir writes of a trunk"):
+            open_checkpoint(file.parent)
 
 
 def test_damaged_files_are_refused_in_one_line(tiny_model_with_head, tmp_path):
@@ -309,23 +265,16 @@ def jina(tiny_model, tmp_path):
     shutil.copy(tiny_model / "tokenizer.json", folder)
     published = {"lora_adaptations": ["retrieval.query", "retrieval.passage", "separation", "classification", "text-matching"]}
     published |= {"lora_alpha": 1, "lora_rank": 4, "position_embedding_type": "rotary", "rotary_emb_base": 20000.0, "use_flash_attn": True}
-    written = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(written | published))
+    change_json(folder / "config.json", **published)
     for task in TASKS:
         (folder / task).mkdir()
         weights = {}
         for path, part in model.named_modules():
             if path.rpartition(".")[2] in JINA_MAPS:
-                rows, columns = part.weight.shape
-                inner, outer = torch.randn(4, columns) * 0.3, torch.randn(rows, 4) * 0.3
-                names = ("lora_A.weight", "lora_B.weight")
-                if isinstance(part, torch.nn.Embedding):
-                    inner, outer, names = (
-                        torch.randn(4, rows) * 0.3,
-                        torch.randn(columns, 4) * 0.3,
-                        ("lora_embedding_A", "lora_embedding_B"),
-                    )
-                weights |= {f"base_model.model.{path}.{name}": one for name, one in zip(names, (inner, outer), strict=True)}
+                is_table = isinstance(part, torch.nn.Embedding)
+                outputs, inputs = part.weight.mT.shape if is_table else part.weight.shape
+                name = f"base_model.model.{path}.{'lora_embedding_{}' if is_table else 'lora_{}.weight'}"
+                weights |= {name.format("A"): torch.randn(4, inputs) * 0.3, name.format("B"): torch.randn(outputs, 4) * 0.3}
         save_file(weights, folder / task / "adapter_model.safetensors")
         settings = {"peft_type": "LORA", "base_model_name_or_path": None, "r": 4, "lora_alpha": 1, "lora_dropout": 0.0}
         (folder / task / "adapter_config.json").write_text(json.dumps(settings | {"target_modules": JINA_MAPS}))
@@ -399,15 +348,11 @@ def test_one_task_adapter_is_a_dense_model_and_its_tables_are_merged(jina, tmp_p
     assert (merged.encode(TEXTS)["global"].vectors - expected).abs().max() <= 2e-6
 
 
-def test_finetune_trains_task_adapters_and_tables_with_them(jina, toy, tmp_path, moeir):
+def test_finetune_trains_task_adapters_and_tables_with_them(jina, training_files, tmp_path, moeir):
     output, spec = tmp_path / "trained", "mote:similarity=dense,pooling=mean,normalise=true,adapters=4"
     before = {path.name: path.read_bytes() for path in jina.glob("*.safetensors")}
-    pairs = {(line := text.split())[0]: line[2] for text in (toy / "train.qrels").read_text().splitlines()}
-    examples = [{"query_id": query, "positive_ids": [document], "negative_ids": []} for query, document in pairs.items()]
-    (tmp_path / "train.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in examples))
-    sources = ("--train", tmp_path / "train.jsonl", "--corpus", toy / "corpus.jsonl", "--queries", toy / "train-queries.jsonl")
     steps = ("--steps", 2, "--batch-size", 4, "--negatives", 0, "--learning-rate", 1e-2, "--device", "cpu", "--dtype", "float32")
-    result = moeir("finetune", "--model", jina, "--arch", spec, *sources, *steps, "--output", output)
+    result = moeir("finetune", "--model", jina, "--arch", spec, *training_files, *steps, "--output", output)
     assert result.code == 0, result.stderr
     trained, fresh = (list_adapters(one.architecture) for one in (open_checkpoint(output), build_checkpoint(jina, spec, {})))
     for expert, maps in fresh.items():
@@ -419,22 +364,15 @@ def test_finetune_trains_task_adapters_and_tables_with_them(jina, toy, tmp_path,
     assert account["parameters"] == sum(one.numel() for one in open_checkpoint(output).architecture.parameters())
 
 
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
+def test_other_adapters_than_a_folder_has_those_that_differ_and_tables_that_a_vocabulary_head_reads_are_refused(jina, tiny_model_with_head):
+    for spec, message in (
         ("mote:similarity=dense,adapters=8", "retrieval_query: an adapter with adapters=4, where 8 is expected; leave adapters out"),
         ("mote:similarity=dense,adapters=4,adapter_maps=attention", "where attention is expected; leave adapter_maps out"),
         ("taser:every=1,adapters=4,routing=token,adapter_maps=word_embeddings", "adapter_maps=word_embeddings: expected all"),
-    ],
-)
-def test_other_adapters_than_a_folder_has_are_refused_in_one_line(jina, spec, message):
-    with pytest.raises(UsageError, match=message):
-        build_checkpoint(jina, spec, {})
-
-
-def test_task_adapters_that_differ_and_tables_that_a_vocabulary_head_reads_are_refused(jina, tiny_model_with_head):
-    settings = json.loads((jina / "retrieval_passage/adapter_config.json").read_text())
-    (jina / "retrieval_passage/adapter_config.json").write_text(json.dumps(settings | {"lora_alpha": 2}))
+    ):
+        with pytest.raises(UsageError, match=message):
+            build_checkpoint(jina, spec, {})
+    change_json(jina / "retrieval_passage/adapter_config.json", lora_alpha=2)
     with pytest.raises(UsageError, match="retrieval_passage: an adapter with adapter_alpha=2, where 1 is expected"):
         build_checkpoint(jina, "mote:similarity=dense,adapters=4", {})
     with pytest.raises(UsageError, match=r"embeddings\.word_embeddings can have no adapters, as the vocabulary head"):
@@ -445,10 +383,8 @@ def test_a_model_with_an_encoder_of_its_own_code_is_opened_lossily_without_that_
     """As the published folder has it, whose class of sentence-transformers chooses an adapter by task."""
     spec = "mote:similarity=dense,pooling=mean,normalise=true,adapters=4"
     expected = build_checkpoint(jina, spec, {}).encode(TEXTS)["global"].vectors
-    kinds = {"": "custom_st.Transformer", "1_Pooling": "sentence_transformers.models.Pooling"}
-    (jina / "modules.json").write_text(json.dumps([{"type": kind, "path": path} for path, kind in kinds.items()]))
-    (jina / "1_Pooling").mkdir()
-    (jina / "1_Pooling/config.json").write_text(json.dumps({"pooling_mode_mean_tokens": True}))
+    modules = list_modules(("custom_st.Transformer", ""), (f"{ST}.Pooling", "1_Pooling"))
+    write_files(jina, {"modules.json": modules, "1_Pooling/config.json": {"pooling_mode_mean_tokens": True}})
     with pytest.raises(ArtifactError, match=r"moeir cannot keep its module custom_st\.Transformer"):
         build_checkpoint(jina, spec, {})
     assert torch.equal(build_checkpoint(jina, spec, {}, lossy=True).encode(TEXTS)["global"].vectors, expected)

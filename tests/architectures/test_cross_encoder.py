@@ -1,5 +1,6 @@
 """Cross-encoders give the scores, files and tokens of transformers' sequence classification, in every family."""
 
+import functools
 import json
 import shutil
 
@@ -8,16 +9,16 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from moeir import open_checkpoint, variants
+from moeir import open_checkpoint
 from moeir.architectures.checkpoint import RetrievalModel
 from moeir.architectures.initialize import build_checkpoint
-from moeir.backbones.encoder import Encoder
-from moeir.backbones.packed_pairs import RaggedIds
 from moeir.errors import ArtifactError, UsageError
 from moeir.records.texts import Text
-from tests.architectures.test_parameter_counts import BERT_BASE, SIGNS, bert_base
+from tests.architectures.folders import save
+from tests.architectures.test_parameter_counts import bert_base
 from tests.backbones.tiny_models import TINY_MODELS, is_close, make_model
 from tests.backbones.tiny_tokenizers import ALL_WRITERS
+from tests.reranking.pairs import make_all_pairs
 
 FAMILIES = list(ALL_WRITERS)
 QUERIES = ["An owl, hunting at night.", "the sea (the end)", "cat"]
@@ -41,23 +42,20 @@ def classifier(name, labels=1, **changes):
 @pytest.fixture(scope="module")
 def published(tmp_path_factory):
     """`published(family)`: a folder of a classifier with its tokenizer."""
-    root = tmp_path_factory.mktemp("published")
 
+    @functools.cache
     def folder(name, labels=1, **changes):
-        path = root / "-".join([name, str(labels), *map(str, changes.values())])
-        if not path.exists():
-            size = ALL_WRITERS[name](path)
-            classifier(name, labels, vocab_size=size, **changes).save_pretrained(path)
+        path = tmp_path_factory.mktemp(name)
+        size = ALL_WRITERS[name](path)
+        classifier(name, labels, vocab_size=size, **changes).save_pretrained(path)
         return path
 
     return folder
 
 
-def pairs(checkpoint, queries=QUERIES, documents=DOCUMENTS):
+def pairs(checkpoint):
     """Every query with every document, as packed tokens."""
-    ragged = [RaggedIds.from_lists(checkpoint.token_ids(texts, side)[0]) for texts, side in ((queries, "query"), (documents, "document"))]
-    query, document = torch.cartesian_prod(torch.arange(len(queries)), torch.arange(len(documents))).T.numpy()
-    return checkpoint.pair_tokenizer.make_pairs(*ragged, query, document).pack(range(len(query)))
+    return make_all_pairs(checkpoint, QUERIES, DOCUMENTS).pack(range(len(QUERIES) * len(DOCUMENTS)))
 
 
 @torch.no_grad()
@@ -68,19 +66,17 @@ def scores(checkpoint, tokens):
 @torch.no_grad()
 def transformers_logits(model, tokens):
     """Logits of transformers for each text, unbatched."""
-    logits, first = [], 0
-    typed = tokens.segments is not None
-    for length in tokens.lengths:
-        inputs = {"input_ids": tokens.ids[None, first : first + length]}
-        inputs |= {"token_type_ids": tokens.segments[None, first : first + length]} if typed else {}
-        logits.append(model(**inputs).logits[0])
-        first += length
-    return torch.stack(logits)
+    inputs = {"input_ids": tokens.ids} | ({} if tokens.segments is None else {"token_type_ids": tokens.segments})
+    parts = [dict(zip(inputs, parts)) for parts in zip(*(part[None].split(list(tokens.lengths), 1) for part in inputs.values()))]
+    return torch.cat([model(**part).logits for part in parts])
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_scores_are_those_of_transformers_and_files_open_there(name, published, tmp_path):
-    folder = published(name)
+OPTIONS = [{"classifier_pooling": "mean"}, {"norm_bias": True}, {"classifier_bias": True}]
+
+
+@pytest.mark.parametrize(("name", "changes"), [*((name, {}) for name in FAMILIES), *(("modernbert", one) for one in OPTIONS)])
+def test_scores_are_those_of_transformers_and_files_open_there(name, changes, published, tmp_path):
+    folder = published(name, **changes)
     checkpoint = build_checkpoint(folder, "cross-encoder", RULES)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
     tokens = pairs(checkpoint)
@@ -92,17 +88,6 @@ def test_scores_are_those_of_transformers_and_files_open_there(name, published, 
     before, after = load_file(folder / "model.safetensors"), load_file(tmp_path / "model.safetensors")
     assert before.keys() == after.keys() and all(torch.equal(before[key], after[key]) for key in before)
     assert torch.equal(scores(open_checkpoint(tmp_path), tokens), actual)
-
-
-@pytest.mark.parametrize("changes", [{"classifier_pooling": "mean"}, {"norm_bias": True}, {"classifier_bias": True}], ids=" ".join)
-def test_modernbert_with_the_mean_of_all_tokens_or_with_biases(changes, published):
-    folder = published("modernbert", **changes)
-    checkpoint = build_checkpoint(folder, "cross-encoder", RULES)
-    tokens = pairs(checkpoint)
-    assert is_close(
-        scores(checkpoint, tokens),
-        transformers_logits(transformers.AutoModelForSequenceClassification.from_pretrained(folder), tokens)[:, 0],
-    )
 
 
 def test_weights_that_the_head_has_no_place_for_are_warned_of(published, tmp_path, caplog):
@@ -142,10 +127,8 @@ def test_parts_of_a_document_stand_behind_one_another_with_the_separator_between
     assert titled.token_ids([text.joined_fields], "document")[0] == [reader.encode(["bread the owl"], special=False)[0]]
     assert titled.token_ids([Text("d", "a\x1fowl").joined_fields], "document")[0] == reader.encode(["a owl"], special=False)
     prefixed = build_checkpoint(published("bert"), "cross-encoder", RULES | {"document_prefix": "cat: ", "query_prefix": "whale "})
-    assert (
-        prefixed.token_ids([text.joined_fields], "document")[0][0][: len(reader.encode(["cat: sea"], special=False)[0])]
-        == reader.encode(["cat: sea"], special=False)[0]
-    )
+    [prefix] = reader.encode(["cat: sea"], special=False)
+    assert prefixed.token_ids([text.joined_fields], "document")[0][0][: len(prefix)] == prefix
     assert prefixed.token_ids(["owl"], "query")[0] == reader.encode(["whale owl"], special=False)
 
 
@@ -170,15 +153,8 @@ def test_plain_weights_begin_a_cross_encoder_and_their_pooler_is_kept(name, tmp_
     other, same = (build_checkpoint(tmp_path / "plain", "cross-encoder", RULES, seed=seed) for seed in (4, 3))
     outputs = [one.architecture.heads["relevance"].output.weight for one in (checkpoint, other, same)]
     assert torch.equal(outputs[0], outputs[2]) and not torch.equal(outputs[0], outputs[1])
-    (tmp_path / "saved").mkdir()
-    checkpoint.save(tmp_path / "saved")
-    opened = open_checkpoint(tmp_path / "saved")
+    opened = open_checkpoint(save(checkpoint, tmp_path / "saved"))
     assert torch.equal(scores(opened, pairs(opened)), scores(checkpoint, pairs(checkpoint)))
-
-
-def test_bert_base_has_as_many_parameters_as_in_the_paper():
-    assert bert_base("cross-encoder").parameter_count() == 109_483_009
-    assert bert_base("cross-encoder:head=linear").parameter_count() == 108_891_648 + 769
 
 
 def test_a_linear_head_is_one_product_with_the_first_token(published, tmp_path):
@@ -201,19 +177,6 @@ def test_scores_are_float32_under_half_precision(published):
     assert actual.dtype == torch.float32 and not torch.equal(actual, actual.bfloat16().float())
 
 
-def test_a_batch_changes_no_score(published):
-    checkpoint = build_checkpoint(published("electra-small"), "cross-encoder", RULES)
-    tokens = pairs(checkpoint)
-    alone = torch.stack([scores(checkpoint, _single_text(tokens, number))[0] for number in range(len(tokens))])
-    assert is_close(scores(checkpoint, tokens), alone)
-
-
-def _single_text(tokens, number):
-    first, last = tokens.starts[number : number + 2].tolist()
-    segments = None if tokens.segments is None else tokens.segments[first:last]
-    return type(tokens)(tokens.ids[first:last], torch.tensor([0, last - first]), "pair", (last - first,), segments=segments)
-
-
 @pytest.mark.parametrize(
     ("spec", "rules", "message"),
     [
@@ -230,17 +193,10 @@ def test_what_cannot_be_is_refused(spec, rules, message, published):
         build_checkpoint(published("bert"), spec, RULES | rules)
 
 
-def test_lengths_default_to_all_that_the_encoder_reads_and_half_of_it(published):
-    rules = build_checkpoint(published("bert"), "cross-encoder", {}).input_config
-    assert (rules.query_length, rules.document_length) == (8, 16)
-    with torch.device("meta"):
-        whole = variants.bind_variant("architectures", "cross-encoder")(Encoder(BERT_BASE), SIGNS)
-    assert whole.default_lengths == (256, 512)
-
-
 @pytest.mark.parametrize(
     ("lengths", "expected"),
     [
+        ({}, (8, 16)),
         ({"document_length": 10}, (5, 10)),
         ({"query_length": 4}, (4, 16)),
         ({"query_length": 12}, (12, 16)),
@@ -248,18 +204,14 @@ def test_lengths_default_to_all_that_the_encoder_reads_and_half_of_it(published)
     ],
 )
 def test_a_length_that_is_left_out_follows_from_the_other(lengths, expected, published, tmp_path):
-    plain, checkpoint = (
-        build_checkpoint(published("bert"), "cross-encoder", lengths),
-        build_checkpoint(published("bert"), "cross-encoder", {}),
-    )
-    checkpoint.save(tmp_path)
-    for built in (plain, build_checkpoint(tmp_path, None, lengths), build_checkpoint(tmp_path, "cross-encoder:head=linear", lengths)):
-        assert (built.input_config.query_length, built.input_config.document_length) == expected
+    build_checkpoint(published("bert"), "cross-encoder", {}).save(tmp_path)
+    for model, arch in ((published("bert"), "cross-encoder"), (tmp_path, None), (tmp_path, "cross-encoder:head=linear")):
+        built = build_checkpoint(model, arch, lengths).input_config
+        assert (built.query_length, built.document_length) == expected
 
 
-def test_a_short_pair_needs_no_other_flag(tiny_model, tmp_path, moeir):
-    result = moeir("init", "--model", tiny_model, "--arch", "cross-encoder", "--document-length", 14, "--output", tmp_path / "ckpt")
-    assert result.code == 0 and open_checkpoint(tmp_path / "ckpt").input_config.query_length == 7
+def test_lengths_default_to_all_that_bert_reads_and_half_of_it():
+    assert bert_base("cross-encoder").default_lengths == (256, 512)
 
 
 def test_a_text_alone_has_no_representation(published, tmp_path, moeir, toy):

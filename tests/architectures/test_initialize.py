@@ -9,13 +9,8 @@ import torch
 
 from moeir.architectures.initialize import build_checkpoint
 from moeir.backbones.packed_tokens import PackedTokens
-from tests.architectures.test_checkpoint import RULES, TEXTS, assert_same_encodings
-
-
-def test_a_head_that_is_there_is_kept(tiny_model_with_head, caplog):
-    with caplog.at_level(logging.INFO):
-        build_checkpoint(tiny_model_with_head, "splade", RULES)
-    assert "fitted" not in caplog.text
+from tests.architectures.folders import check_same
+from tests.architectures.test_checkpoint import RULES, TEXTS
 
 
 def test_markers_are_no_words_a_head_is_fitted_on(tiny_model, caplog):
@@ -34,7 +29,7 @@ def test_a_dense_model_can_keep_its_vocabulary_head_and_lose_it_again(tiny_model
     checkpoint.save(tmp_path)
     dropped = build_checkpoint(tmp_path, "dense:head=false", {})
     assert dropped.architecture.encoder.vocabulary_head is None and build_checkpoint(tmp_path, "splade", {}).spec.startswith("splade")
-    assert_same_encodings(checkpoint.encode(TEXTS), dropped.encode(TEXTS))
+    check_same(checkpoint.encode(TEXTS), dropped.encode(TEXTS))
 
 
 def test_from_scratch_only_sizes_and_tokenizer_are_taken(tiny_model_with_head, caplog):
@@ -42,10 +37,10 @@ def test_from_scratch_only_sizes_and_tokenizer_are_taken(tiny_model_with_head, c
         first, again, other = (
             build_checkpoint(tiny_model_with_head, "splade", RULES, seed=seed, random_weights=True) for seed in (1, 1, 2)
         )
-    plain = build_checkpoint(tiny_model_with_head, "splade", RULES)
+        plain = build_checkpoint(tiny_model_with_head, "splade", RULES)
     words = [one.architecture.encoder.embeddings.words.weight for one in (first, again, other, plain)]
     assert torch.equal(words[0], words[1]) and not torch.equal(words[0], words[2]) and not torch.equal(words[0], words[3])
-    assert "fitted" not in caplog.text
+    assert "fitted" not in caplog.text, "a head that is there is kept"
 
 
 def test_the_weights_of_query_tokens_start_at_their_inverse_document_frequency(tiny_model_with_head):

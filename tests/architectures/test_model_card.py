@@ -28,8 +28,7 @@ def private_room(tmp_path, tiny_model_with_head, monkeypatch):
     return room
 
 
-@pytest.mark.parametrize("arch", ["dense", "came:shared_layers=2,local_dim=8", "cross-encoder"])
-@pytest.mark.parametrize("absolute", [False, True])
+@pytest.mark.parametrize(("arch", "absolute"), [("dense", True), ("came:shared_layers=2,local_dim=8", False), ("cross-encoder", False)])
 def test_a_card_names_no_local_folder(arch, absolute, moeir, private_room):
     weights = private_room / "secret-weights" if absolute else Path("secret-weights")
     assert moeir("init", "--model", weights, "--arch", arch, "--output", "private-output").code == 0
@@ -68,17 +67,11 @@ def test_weights_of_the_hub_are_named_also_by_the_checkpoints_made_from_them(moe
     assert read_card(private_room / "first").data.base_model is None
 
 
-def test_a_development_measure_is_an_evaluation_result_of_the_card(moeir, toy, private_room):
-    examples = [
-        {"query_id": "t1", "positive_ids": ["cat"], "negative_ids": []},
-        {"query_id": "t2", "positive_ids": ["bat"], "negative_ids": []},
-    ]
-    Path("train.jsonl").write_text("".join(json.dumps(one) + "\n" for one in examples))
-    sources = ("--train", "train.jsonl", "--corpus", toy / "corpus.jsonl", "--queries", toy / "train-queries.jsonl")
+def test_a_development_measure_is_an_evaluation_result_of_the_card(moeir, toy, training_files, private_room):
     development = ("--dev-queries", toy / "test-queries.tsv", "--dev-qrels", toy / "test-qrels.tsv", "--dev-measure", "RR@10")
     sizes = ("--steps", 1, "--batch-size", 2, "--negatives", 0, "--query-length", 16, "--document-length", 32)
-    command = ("finetune", "--model", "secret-weights", "--arch", "dense", *sources, *development, *sizes, "--output", "private-output")
-    assert moeir(*command).code == 0
+    model = ("--model", "secret-weights", "--arch", "dense", "--output", "private-output")
+    assert moeir("finetune", *model, *training_files, *development, *sizes).code == 0
     card = read_card(private_room / "private-output")
     (result,) = card.data.eval_results
     counts = json.loads((private_room / "private-output" / "manifest.json").read_text())["counts"]["development"]

@@ -1,4 +1,4 @@
-"""Every option of every architecture, against plain computations on the same states."""
+"""Options of architectures, against plain computations on the states that transformers gives."""
 
 import shutil
 from itertools import pairwise
@@ -6,15 +6,15 @@ from itertools import pairwise
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from transformers import BertModel
 
 from moeir.architectures.initialize import build_checkpoint
+from tests.oracles import representations as oracles
 
-TEXTS = ["An owl hunts mice at night, and sleeps!", "bee", "A bat finds moths in the dark by listening to its own echo.", "?"]
+TEXTS = ["An owl hunts mice at night, and sleeps!", "bee", "A bat finds moths in the dark, a bat by its echo.", "?"]
 RULES = {"query_length": 12, "document_length": 16}
 CAME = "came:shared_layers=2,local_dim=8"
+COLBERT = "colbert:dim=8,normalise=true,markers=true"
 
 
 def build(model, spec, **rules):
@@ -22,8 +22,7 @@ def build(model, spec, **rules):
 
 
 def split(representation):
-    bounds = representation.starts.tolist()
-    return [representation.vectors[first:last] for first, last in pairwise(bounds)]
+    return [representation.vectors[first:last] for first, last in pairwise(representation.starts.tolist())]
 
 
 def tokens_of(checkpoint, text, side="document"):
@@ -36,19 +35,11 @@ def model(tiny_model_with_head):
 
 
 @torch.no_grad()
-def by_hand(model, texts, reader, normalise=True):
-    """Mean-pooled states of transformers, optionally normalised."""
+def reference_states(model, checkpoint, side, *, mask=None):
+    """Ids and states [L, H] of every text, by transformers; `mask` selects the tokens attended to."""
     theirs = BertModel.from_pretrained(model).eval()
-    vectors = [theirs(input_ids=torch.tensor([ids])).last_hidden_state[0].mean(0) for ids in reader.encode(texts)]
-    return F.normalize(torch.stack(vectors), dim=-1) if normalise else torch.stack(vectors)
-
-
-@pytest.mark.parametrize("normalise", [True, False])
-def test_dense_is_transformers_mean_pooled_and_normalised(model, normalise):
-    checkpoint = build(model, f"dense:pooling=mean,normalise={normalise}".lower())
-    actual = checkpoint.encode(TEXTS)["global"].vectors
-    expected = by_hand(model, TEXTS, checkpoint.tokenizer, normalise)
-    assert (actual - expected).abs().max() <= 1e-5 * expected.abs().max()
+    ids = checkpoint.token_ids(TEXTS, side)[0]
+    return ids, [theirs(input_ids=torch.tensor([text]), attention_mask=mask and mask(text)).last_hidden_state[0] for text in ids]
 
 
 def test_separate_encoders_read_their_own_side(model, tmp_path):
@@ -59,27 +50,17 @@ def test_separate_encoders_read_their_own_side(model, tmp_path):
         for parameter in changed.parameters():
             parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(parameter.numel())))
     changed.save_pretrained(other)
-    checkpoint = build(model, "dense:pooling=mean,normalise=false,encoders=separate")
-    of_other = build(other, "dense:pooling=mean,normalise=false").architecture.encoder
-    checkpoint.architecture.document_encoder.load_state_dict(of_other.state_dict())
+    checkpoint = build(model, "dense:pooling=mean,encoders=separate")
+    checkpoint.architecture.document_encoder.load_state_dict(build(other, "dense").architecture.encoder.state_dict())
     for side, folder in (("query", model), ("document", other)):
-        expected = by_hand(folder, TEXTS[:2], checkpoint.tokenizer, normalise=False)
-        actual = checkpoint.encode(TEXTS[:2], side)["global"].vectors
+        expected = torch.stack([states.mean(0) for states in reference_states(folder, checkpoint, side)[1]])
+        actual = checkpoint.encode(TEXTS, side)["global"].vectors
         assert (actual - expected).abs().max() <= 1e-5 * expected.abs().max(), side
 
 
-def test_dense_cls_is_the_first_state(model):
-    checkpoint = build(model, "dense")
-    theirs = BertModel.from_pretrained(model).eval()
-    with torch.no_grad():
-        expected = torch.cat([theirs(input_ids=torch.tensor([ids])).last_hidden_state[:, 0] for ids in checkpoint.tokenizer.encode(TEXTS)])
-    assert torch.allclose(checkpoint.encode(TEXTS)["global"].vectors, expected, atol=1e-5)
-
-
-@pytest.mark.parametrize("spec, others", [(CAME, {"lexical": "splade", "local": "colbert:dim=8", "global": "dense"})])
-def test_an_untrained_came_says_what_its_experts_say_alone(model, spec, others):
-    together = build(model, spec)
-    for expert, alone in others.items():
+def test_an_untrained_came_says_what_its_experts_say_alone(model):
+    together = build(model, CAME)
+    for expert, alone in {"lexical": "splade", "local": "colbert:dim=8", "global": "dense"}.items():
         single = build(model, alone)
         if expert == "local":
             single.architecture.heads["local"].load_state_dict(together.architecture.heads["local"].state_dict())
@@ -88,38 +69,31 @@ def test_an_untrained_came_says_what_its_experts_say_alone(model, spec, others):
             assert all(torch.allclose(actual.columns()[name], column, atol=1e-5) for name, column in expected.columns().items())
 
 
-@pytest.mark.parametrize("spec", ["came:shared_layers=2,markers=true", "colbert:markers=true"])
-def test_markers_stand_behind_the_first_token_and_count_for_the_length(model, spec):
-    checkpoint = build(model, spec, query_length=5, document_length=6)
-    assert tokens_of(checkpoint, TEXTS[0], "query") == ["[CLS]", "[unused0]", "an", "owl", "[SEP]"]
-    assert tokens_of(checkpoint, TEXTS[0]) == ["[CLS]", "[unused1]", "an", "owl", "hunts", "[SEP]"]
-    assert tokens_of(checkpoint, "bee") == ["[CLS]", "[unused1]", "bee", "[SEP]"]
-
-
-@pytest.mark.parametrize("spec", ["came:shared_layers=2", "dense", "splade", "colbert"])
-def test_texts_are_cut_to_their_length_with_the_last_sign_kept(model, spec):
+@pytest.mark.parametrize("spec", [CAME, "colbert:dim=8"])
+def test_texts_are_cut_to_their_length_with_markers_and_the_last_sign_kept(model, spec):
     checkpoint = build(model, spec, query_length=4, document_length=5)
     assert tokens_of(checkpoint, TEXTS[0], "query") == ["[CLS]", "an", "owl", "[SEP]"]
     assert tokens_of(checkpoint, TEXTS[0]) == ["[CLS]", "an", "owl", "hunts", "[SEP]"]
+    marked = build(model, f"{spec},markers=true", query_length=5, document_length=6)
+    assert tokens_of(marked, TEXTS[0], "query") == ["[CLS]", "[unused0]", "an", "owl", "[SEP]"]
+    assert tokens_of(marked, TEXTS[0]) == ["[CLS]", "[unused1]", "an", "owl", "hunts", "[SEP]"]
+    assert tokens_of(marked, "bee") == ["[CLS]", "[unused1]", "bee", "[SEP]"]
 
 
-@pytest.mark.parametrize("spec", ["came:shared_layers=2,local_dim=8,augmentation=true", "colbert:dim=8,augmentation=true"])
-@torch.no_grad()
-def test_augmentation_fills_queries_with_masks_that_nobody_looks_at(model, spec):
-    checkpoint = build(model, spec)
-    assert tokens_of(checkpoint, "bee", "query") == ["[CLS]", "bee", "[SEP]", *["[MASK]"] * 9]
-    assert tokens_of(checkpoint, "bee") == ["[CLS]", "bee", "[SEP]"]
-    assert checkpoint.token_ids(["bee"], "query")[1] == [9]
-    actual = split(checkpoint.encode(TEXTS, "query")["local"])
-    theirs = BertModel.from_pretrained(model).eval()
-    for vectors, ids in zip(actual, checkpoint.tokenizer.encode(TEXTS), strict=True):
-        ids = ids if len(ids) <= 12 else [*ids[:11], ids[-1]]
-        padded = torch.tensor([ids + [checkpoint.tokenizer.special_tokens.mask] * (12 - len(ids))])
-        mask = torch.tensor([[1] * len(ids) + [0] * (12 - len(ids))])
-        expected = (
-            theirs(input_ids=padded, attention_mask=mask).last_hidden_state[0] @ checkpoint.architecture.heads["local"].projection.weight.T
-        )
-        assert vectors.shape == (12, 8) and torch.allclose(vectors, expected, atol=1e-4)
+@pytest.mark.parametrize("spec", [CAME, COLBERT, f"{COLBERT},attend_masks=true"])
+def test_augmentation_fills_queries_with_masks_that_are_looked_at_only_where_asked(model, spec):
+    checkpoint = build(model, f"{spec},augmentation=true")
+    own = ["[CLS]", *(["[unused0]"] if "markers" in spec else []), "bee", "[SEP]"]
+    assert tokens_of(checkpoint, "bee", "query") == [*own, *["[MASK]"] * (12 - len(own))]
+    assert len(tokens_of(checkpoint, "bee")) == len(own)
+    sign = checkpoint.tokenizer.special_tokens.mask
+    _, every = reference_states(
+        model, checkpoint, "query", mask=lambda ids: torch.tensor([[int("attend_masks" in spec or one != sign) for one in ids]])
+    )
+    for vectors, states in zip(split(checkpoint.encode(TEXTS, "query")["local"]), every, strict=True):
+        expected = states @ checkpoint.architecture.heads["local"].projection.weight.T
+        assert vectors.shape == (12, 8)
+        assert torch.allclose(vectors, F.normalize(expected, dim=-1) if "normalise" in spec else expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
@@ -129,43 +103,34 @@ def test_augmentation_changes_neither_the_lexical_nor_the_global_expert(model, p
     assert torch.allclose(plain["lexical"].to_matrix(), more["lexical"].to_matrix(), atol=1e-5)
 
 
-@pytest.mark.parametrize("separator, punctuation", [(True, False), (False, True), (False, False)])
-def test_separator_and_punctuation_can_be_left_out(model, separator, punctuation):
-    plain = build(model, "colbert:dim=8")
-    checkpoint = build(model, f"colbert:dim=8,separator={separator},punctuation={punctuation}".lower())
-    for side in ("query", "document"):
-        every, actual = (split(one.encode(TEXTS, side)["local"]) for one in (plain, checkpoint))
-        for text, vectors, left in zip(TEXTS, every, actual, strict=True):
-            words = tokens_of(plain, text, side)
-            kept_rows = [
-                index
-                for index, word in enumerate(words)
-                if (separator or word != "[SEP]") and (punctuation or side == "query" or word not in ",.?!")
-            ]
-            assert torch.allclose(left, vectors[kept_rows], atol=1e-5)
+@pytest.mark.parametrize("left_out", [",.?!", (*",.?!", "[SEP]")])
+def test_colbert_as_published_or_without_separators(model, left_out):
+    """[CLS] [Q] q [SEP] [MASK] … of one length; [CLS] [D] d [SEP] without punctuation; unit vectors; scores are sums of cosines."""
+    checkpoint = build(model, f"{COLBERT},augmentation=true,punctuation=false,separator={'[SEP]' not in left_out}".lower())
+    queries, documents = checkpoint.encode(TEXTS, "query")["local"], checkpoint.encode(TEXTS)["local"]
+    assert {len(part) for part in split(queries)} == {11 if "[SEP]" in left_out else 12}
+    ids, every = reference_states(model, checkpoint, "document")
+    weight = checkpoint.architecture.heads["local"].projection.weight
+    for actual, states, text in zip(split(documents), every, ids, strict=True):
+        rows = [index for index, number in enumerate(text) if checkpoint.tokenizer.id_to_token(number) not in left_out]
+        assert torch.allclose(actual, F.normalize(states[rows] @ weight.T, dim=-1), atol=1e-4)
+    assert float(queries.scores(documents).detach().abs().max()) <= 12.001
 
 
-@pytest.mark.parametrize(
-    "arch, option, expert", [(CAME, "local_normalise", "local"), ("colbert:dim=8", "normalise", "local"), (CAME, "normalise", "global")]
-)
-def test_normalise_makes_unit_vectors(model, arch, option, expert):
-    plain, unit = (build(model, spec).encode(TEXTS)[expert].vectors for spec in (arch, f"{arch},{option}=true"))
-    assert torch.allclose(unit, F.normalize(plain, dim=-1), atol=1e-5)
+def test_each_normalise_of_came_makes_unit_vectors_of_its_expert(model):
+    plain, unit = (build(model, f"{CAME}{options}").encode(TEXTS) for options in ("", ",local_normalise=true,normalise=true"))
+    for expert in ("local", "global"):
+        assert torch.allclose(unit[expert].vectors, F.normalize(plain[expert].vectors, dim=-1), atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "arch, option, expert",
-    [(CAME, f"{name}_scale", name) for name in ("lexical", "local", "global")]
-    + [("dense:pooling=cls", "scale", "global"), ("splade:scale=1", "scale", "lexical"), ("colbert:dim=8", "scale", "local")],
-)
-def test_a_scale_multiplies_the_scores_of_its_expert_and_no_other(model, arch, option, expert):
+@pytest.mark.parametrize("arch", [CAME, "dense:pooling=cls", "splade:pooling=max", "colbert:dim=8"])
+def test_a_scale_multiplies_the_scores_of_its_expert_and_no_other(model, arch):
     one = build(model, arch)
-    scaled = build(
-        model, f"{arch.split(':')[0]}:{arch.split(':')[1].replace('scale=1', 'scale=2.5')}" if "scale=1" in arch else f"{arch},{option}=2.5"
-    )
+    factors = dict(zip(one.architecture.representation_kinds, (2.5, 0.5, 3.0), strict=False))
+    options = [f"{f'{name}_' if len(factors) > 1 else ''}scale={factor}" for name, factor in factors.items()]
+    scaled = build(model, ",".join([arch, *options]))
     before, after = ((checkpoint.encode(TEXTS, "query"), checkpoint.encode(TEXTS)) for checkpoint in (one, scaled))
-    for name in one.architecture.representation_kinds:
-        factor = 2.5 if name == expert else 1.0
+    for name, factor in factors.items():
         assert torch.allclose(after[0][name].scores(after[1][name]), factor * before[0][name].scores(before[1][name]), rtol=1e-4, atol=1e-4)
         stored = [encoded[1][name].columns() for encoded in (before, after)]
         assert all(torch.equal(stored[0][column], stored[1][column]) for column in stored[0])  # the scale is applied to queries only
@@ -178,29 +143,7 @@ def test_a_prefix_stands_before_every_text_of_its_side(model):
     assert torch.allclose(prefixed.encode(["bat"])["global"].vectors, plain.encode(["owl bat"])["global"].vectors, atol=1e-6)
 
 
-@pytest.mark.parametrize("spec", [f"{CAME},pooling=mean", f"{CAME},markers=true,augmentation=true"])
-def test_company_order_and_batches_change_nothing(model, spec):
-    checkpoint = build(model, spec)
-    single = {side: [checkpoint.encode([text], side) for text in TEXTS] for side in ("query", "document")}
-
-    @settings(deadline=None, max_examples=12)
-    @given(
-        rows=st.lists(st.integers(0, 3), min_size=1, max_size=6),
-        side=st.sampled_from(["query", "document"]),
-        most=st.sampled_from([1, 20, 10_000]),
-    )
-    def holds(rows, side, most):
-        encoded = checkpoint.encode([TEXTS[row] for row in rows], side, max_tokens=most)
-        for expert, representation in encoded.representations.items():
-            for index, row in enumerate(rows):
-                actual, expected = representation.select(torch.tensor([index])), single[side][row][expert]
-                for name, column in expected.columns().items():
-                    assert torch.allclose(actual.columns()[name], column, rtol=1e-5, atol=1e-5 * float(column.abs().max()))
-
-    holds()
-
-
-@pytest.mark.parametrize("spec", [CAME, "dense:pooling=mean", "splade", "colbert:dim=8"])
+@pytest.mark.parametrize("spec", [CAME, "dense:pooling=mean", "coil:dim=4,cls_dim=6,token_norm=true,cls_norm=true"])
 def test_half_precision_still_gives_float32_near_the_full_one(model, spec):
     checkpoint = build(model, spec)
     full = checkpoint.encode(TEXTS)
@@ -210,3 +153,31 @@ def test_half_precision_still_gives_float32_near_the_full_one(model, spec):
         scores, expected = representation.scores(representation), full[expert].scores(full[expert])
         assert scores.dtype == torch.float32 and (scores - expected).abs().max() < 0.05 * expected.abs().max()
         assert all(column.dtype != torch.bfloat16 for column in representation.columns().values())
+
+
+@pytest.mark.parametrize("options", ["", ",separator=true", ",token_norm=true,cls_norm=true", ",relu=true"])
+def test_coil_scores_are_those_of_loops_over_the_states(model, options):
+    checkpoint = build(model, f"coil:dim=4,cls_dim=6{options}")
+    exact, dense = (checkpoint.architecture.heads[name] for name in ("exact", "global"))
+    sides = {}
+    for side in ("query", "document"):
+        ids, every = reference_states(model, checkpoint, side)
+        tokens, first = [exact.projection(part) for part in every], [dense.projection(part[0]) for part in every]
+        if "token_norm" in options:
+            tokens, first = [F.layer_norm(part, (4,)) for part in tokens], [F.layer_norm(part, (6,)) for part in first]
+        tokens = [part.relu() for part in tokens] if "relu" in options else tokens
+        last = None if "separator" in options else -1
+        pairs = [list(zip(text[1:last], part[1:last].tolist(), strict=True)) for text, part in zip(ids, tokens, strict=True)]
+        sides[side] = [part.tolist() for part in first], pairs
+    queries, documents = (checkpoint.encode(TEXTS, side) for side in ("query", "document"))
+    for name, index, score in (("global", 0, oracles.dense), ("exact", 1, oracles.exact_match)):
+        expected = [[score(query, document) for document in sides["document"][index]] for query in sides["query"][index]]
+        assert torch.allclose(queries[name].scores(documents[name]), torch.tensor(expected), rtol=1e-4, atol=1e-4)
+
+
+def test_coil_is_trained_and_searched_as_one_score(model):
+    checkpoint = build(model, "coil:dim=4,cls_dim=6")
+    assert checkpoint.encode(TEXTS).score_groups == {"hybrid": ("global", "exact")}
+    assert checkpoint.architecture.default_fusion == "exact-sum"
+    alone = build(model, "coil:dim=4,cls_dim=0")
+    assert alone.encode(TEXTS).score_groups == {"exact": ("exact",)} and set(alone.architecture.representation_kinds) == {"exact"}

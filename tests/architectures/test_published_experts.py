@@ -88,8 +88,9 @@ def test_gates_learn_by_their_weights(published, tmp_path, arch):
 
 
 def test_an_architecture_adds_no_experts_to_layers_that_have_some(published):
-    with pytest.raises(UsageError, match=r"layer 2: its weights have experts already; expected layers of 1\+3"):
-        build_checkpoint(published, "mote:similarity=dense", {}, TEXTS)
+    for arch in ("mote:similarity=dense", "mote:similarity=dense,adapters=2"):
+        with pytest.raises(UsageError, match=r"layer 2: its weights have experts already; expected layers of 1\+3"):
+            build_checkpoint(published, arch, {}, TEXTS)
     assert build_checkpoint(published, "mote:similarity=dense,layers=1+3", {}, TEXTS).encode(TEXTS).routing.keys() == {"layer2", "layer4"}
 
 

@@ -16,9 +16,10 @@ from moeir.architectures.initialize import build_checkpoint
 from moeir.architectures.sentence_transformers_files import BASE, LOGIT_SCORE
 from moeir.errors import ArtifactError, UsageError
 from moeir.reranking.scoring import score_pairs
+from tests.architectures.folders import change_json, list_modules, write_files
 from tests.backbones.test_transformers_encoder import GROUPED
 from tests.backbones.tiny_chats import ROLES, write_chat_tokenizer
-from tests.conftest import run_in_process
+from tests.conftest import run_moeir
 from tests.reranking.pairs import make_all_pairs
 
 PAIRS = [("What is it?", "hunting at night."), ("the owl", "no! yes: mice\nand"), ("3", "mice. " * 90), ("A\u00e9", "<|im_start|> x")]
@@ -30,10 +31,7 @@ SYSTEM = (
 LOGITS = {"method": "forward", "method_output_name": "logits"}
 SENTENCE = {"transformer_task": "text-generation", "modality_config": {"text": LOGITS, "message": {**LOGITS, "format": "flat"}}}
 SENTENCE |= {"module_output_name": "causal_logits"}
-MODULES = [
-    {"idx": 0, "name": "0", "path": "", "type": f"{BASE}.Transformer"},
-    {"idx": 1, "name": "1", "path": "1_LogitScore", "type": LOGIT_SCORE},
-]
+MODULES = list_modules((f"{BASE}.Transformer", ""), (LOGIT_SCORE, "1_LogitScore"))
 IDENTITY = {"activation_fn": "torch.nn.modules.linear.Identity"}
 ONE_WORD = SENTENCE | {"processing_kwargs": {"chat_template": {"add_generation_prompt": True}}}
 
@@ -58,9 +56,7 @@ def write_reranker(
     facts = IDENTITY | {"model_type": "CrossEncoder", "prompts": prompts or {}, "default_prompt_name": next(iter(prompts or {}), None)}
     files = {"modules.json": MODULES, "1_LogitScore/config.json": tokens, "sentence_bert_config.json": sentence}
     files |= {"tokenizer_config.json": settings, "config_sentence_transformers.json": facts}
-    for name, content in files.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(json.dumps(content))
+    write_files(folder, files)
     return folder
 
 
@@ -79,49 +75,36 @@ def score_here(folder: Path) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_reranker_has_the_scores_of_sentence_transformers_in_both_directions(name: str, tmp_path: Path) -> None:
+def test_a_reranker_has_the_scores_of_sentence_transformers_in_both_directions(name, tmp_path):
+    """What is written for it is read as the same reranker."""
     peer = pytest.importorskip("sentence_transformers")
     folder = write_reranker(tmp_path / "published", **LAYOUTS[name])
-    flags = ("--query-length", 32, "--document-length", 160)
-    result = run_in_process("init", "--model", folder, "--arch", "cross-encoder", *flags, "--output", tmp_path / "ckpt")
-    assert result.code == 0, result.stderr
-    theirs = peer.CrossEncoder(str(folder), device="cpu").predict(PAIRS[:3])
-    ours = score_here(tmp_path / "ckpt")
-    assert np.abs(ours[:3] - theirs).max() <= 2e-5 * np.abs(theirs).max() and len(np.unique(ours)) == len(PAIRS)
-    result = run_in_process("convert", "--input", tmp_path / "ckpt", "--to", "sentence-transformers", "--output", tmp_path / "out")
-    assert result.code == 0, result.stderr
-    theirs = peer.CrossEncoder(str(tmp_path / "out"), device="cpu").predict(PAIRS[:3])
-    assert np.abs(ours[:3] - theirs).max() <= 2e-5 * np.abs(theirs).max()
-
-
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_what_is_written_for_sentence_transformers_is_read_as_the_same_reranker(name: str, tmp_path: Path) -> None:
-    folder = write_reranker(tmp_path / "published", **LAYOUTS[name])
     flags = ("--arch", "cross-encoder", "--query-length", 32)
-    assert run_in_process("init", "--model", folder, *flags, "--output", tmp_path / "ckpt").code == 0
-    assert run_in_process("convert", "--input", tmp_path / "ckpt", "--to", "sentence-transformers", "--output", tmp_path / "out").code == 0
+    run_moeir("init", "--model", folder, *flags, "--output", tmp_path / "ckpt")
+    run_moeir("convert", "--input", tmp_path / "ckpt", "--to", "sentence-transformers", "--output", tmp_path / "out")
     (tmp_path / "out/manifest.json").unlink()  # a folder of another origin
-    again = run_in_process("init", "--model", tmp_path / "out", *flags, "--output", tmp_path / "again")
-    assert again.code == 0, again.stderr
+    run_moeir("init", "--model", tmp_path / "out", *flags, "--output", tmp_path / "again")
+    ours = score_here(tmp_path / "ckpt")
+    assert len(np.unique(ours)) == len(PAIRS) and np.array_equal(ours, score_here(tmp_path / "again"))
+    for published in (folder, tmp_path / "out"):
+        theirs = peer.CrossEncoder(str(published), device="cpu").predict(PAIRS[:3])
+        assert np.abs(ours[:3] - theirs).max() <= 2e-5 * np.abs(theirs).max()
     first, second = (json.loads((tmp_path / part / "moeir.json").read_text()) for part in ("ckpt", "again"))
     assert first == second and first["reading"]["document_length"] == 160
-    assert np.array_equal(score_here(tmp_path / "ckpt"), score_here(tmp_path / "again"))
-    assert (
-        first["architecture"].startswith("cross-encoder:head=yes-no,")
-        and f"words={'yes' if name == 'zerank-2' else 'yes+no'}" in first["architecture"]
-    )
+    words = "yes" if name == "zerank-2" else "yes+no"
+    assert first["architecture"].startswith("cross-encoder:head=yes-no,") and f"words={words}" in first["architecture"]
     instructions = {"Qwen3-Reranker": "Find an answer.", "with an instruction": "Find mice."}
     assert first["reading"].get("instruction") == instructions.get(name)
 
 
-def test_any_letters_are_in_the_template_that_is_written(tmp_path: Path) -> None:
+def test_any_letters_are_in_the_template_that_is_written(tmp_path):
     """Quotes, backslashes, braces, letters beyond ASCII and beyond 16 bits."""
     template = '"{instruction}" \\n {{ x }} {% y %}\n\u00e9\U0001f989 {query} | {document} <|im_end|>\n\n'
     instruction = "\u00ab'x'\u00bb\\"
     folder, output = write_reranker(tmp_path / "published"), tmp_path / "out"
     flags = ("--arch", "cross-encoder", "--template", template, "--instruction", instruction, "--output", tmp_path / "ckpt")
-    assert run_in_process("init", "--model", folder, *flags).code == 0
-    assert run_in_process("convert", "--input", tmp_path / "ckpt", "--to", "sentence-transformers", "--output", output).code == 0
+    run_moeir("init", "--model", folder, *flags)
+    run_moeir("convert", "--input", tmp_path / "ckpt", "--to", "sentence-transformers", "--output", output)
     messages = [{"role": "query", "content": " owl? "}, {"role": "document", "content": "mice "}]
     rendered = transformers.AutoTokenizer.from_pretrained(output).apply_chat_template(messages, tokenize=False)
     texts = {"{instruction}": instruction, "{query}": "owl?", "{document}": "mice"}
@@ -130,41 +113,27 @@ def test_any_letters_are_in_the_template_that_is_written(tmp_path: Path) -> None
     assert rendered == template
 
 
-def change_json(name: str, **values: Any) -> Callable[[Path], None]:
-    def change(folder: Path) -> None:
-        content = json.loads((folder / name).read_text()) if (folder / name).exists() else {}
-        (folder / name).write_text(json.dumps({**content, **values}))
-
-    return change
+def change(name: str, **values: Any) -> Callable[[Path], None]:
+    return lambda folder: change_json(folder / name, **values)
 
 
 SCORE, TEXTS = "1_LogitScore/config.json", "sentence_bert_config.json"
 REFUSED = [
-    (change_json(SCORE, module_input_name="logits"), 'moeir cannot keep module_input_name, "logits"', True),
-    (change_json(SCORE, true_token_id=None), "true_token_id is None; expected a whole number", False),
-    (change_json(SCORE, true_token_id=9999), "the tokens [9999, ", False),
-    (change_json(SCORE, temperature=2.0), "moeir cannot keep temperature, 2.0", True),
-    (
-        change_json(TEXTS, processing_kwargs={"text": {"max_length": 9}}),
-        'processing_kwargs: moeir cannot keep text, {"max_length": 9}',
-        True,
-    ),
-    (change_json(TEXTS, modality_config={"text": LOGITS}), "its tokenizer joins texts with the template around them", False),
-    (change_json("config_sentence_transformers.json", activation_fn="torch.nn.Softmax"), "its scores pass through torch.nn.Softmax", True),
-    (
-        lambda folder: (folder / "chat_template.jinja").write_text("{{ messages[0].content }}"),
-        "expected {query} and, after it, {document}",
-        False,
-    ),
+    (change(SCORE, module_input_name="logits"), 'moeir cannot keep module_input_name, "logits"', True),
+    (change(SCORE, true_token_id=None), "true_token_id is None; expected a whole number", False),
+    (change(SCORE, true_token_id=9999), "the tokens [9999, ", False),
+    (change(SCORE, temperature=2.0), "moeir cannot keep temperature, 2.0", True),
+    (change(TEXTS, processing_kwargs={"text": {"max_length": 9}}), "processing_kwargs: moeir cannot keep text, {", True),
+    (change(TEXTS, modality_config={"text": LOGITS}), "its tokenizer joins texts with the template around them", False),
+    (change("config_sentence_transformers.json", activation_fn="torch.nn.Softmax"), "its scores pass through torch.nn.Softmax", True),
+    (lambda folder: (folder / "chat_template.jinja").write_text("{{ messages[0].content }}"), "expected {query} and, after", False),
 ]
 
 
-@pytest.mark.parametrize(("change", "words", "is_lossy"), REFUSED)
-def test_what_a_checkpoint_cannot_keep_of_a_reranker_is_refused_by_name(
-    change: Callable[[Path], None], words: str, is_lossy: bool, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("edit", "words", "is_lossy"), REFUSED)
+def test_what_a_checkpoint_cannot_keep_of_a_reranker_is_refused_by_name(edit, words, is_lossy, tmp_path):
     folder = write_reranker(tmp_path / "published")
-    change(folder)
+    edit(folder)
     with pytest.raises((ArtifactError, UsageError)) as error:
         build_checkpoint(folder, "cross-encoder", {"query_length": 32})
     message = str(error.value)
@@ -173,7 +142,7 @@ def test_what_a_checkpoint_cannot_keep_of_a_reranker_is_refused_by_name(
         assert "head=yes-no" in build_checkpoint(folder, "cross-encoder", {"query_length": 32}, lossy=True).spec
 
 
-def test_other_architectures_and_heads_do_not_take_the_score_of_words(tmp_path: Path) -> None:
+def test_other_architectures_and_heads_do_not_take_the_score_of_words(tmp_path):
     folder = write_reranker(tmp_path / "published")
     for arch, words in (("dense", "its modules are Transformer, LogitScore"), ("sbmoe", "cannot keep its module LogitScore in sbmoe")):
         shutil.copytree(folder, copy := tmp_path / arch)

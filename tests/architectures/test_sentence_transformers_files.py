@@ -15,99 +15,74 @@ from moeir.architectures.sentence_transformers_files import read_folder_settings
 from moeir.backbones.tokenizer import TextTokenizer
 from moeir.errors import ArtifactError
 from moeir.heads.pooling import POOLINGS, PoolingHead
+from tests.architectures.folders import ST, change_json, list_modules, save, write_files
 
 QUERIES = ("Which OWLS hunt at night?", "why " * 40 + "owls")
 DOCUMENTS = ("Owls hunt mice at NIGHT.", "owl cat mice " * 30)
 POOLING = {"word_embedding_dimension": 32, "pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
 POOLING |= {f"pooling_mode_{mode}": False for mode in ("max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")}
-V6 = {
-    "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
-    "module_output_name": "token_embeddings",
-}
-
-
-def modules(*entries):
-    """modules.json of (type, path)."""
-    return [{"idx": number, "name": str(number), "path": path, "type": kind} for number, (kind, path) in enumerate(entries)]
-
-
-OLD = modules(("sentence_transformers.models.Transformer", ""), ("sentence_transformers.models.Pooling", "1_Pooling"))
-FIRST = modules(("sentence_transformers.models.Transformer", "0_Transformer"), ("sentence_transformers.models.Pooling", "1_Pooling"))
-NEW = modules(
+CLS = POOLING | {"pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True}
+V6 = {"modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}}
+V6 |= {"module_output_name": "token_embeddings"}
+OLD = list_modules((f"{ST}.Transformer", ""), (f"{ST}.Pooling", "1_Pooling"))
+FIRST = list_modules((f"{ST}.Transformer", "0_Transformer"), (f"{ST}.Pooling", "1_Pooling"))
+NEW = list_modules(
     ("sentence_transformers.base.modules.transformer.Transformer", ""),
     ("sentence_transformers.sentence_transformer.modules.pooling.Pooling", "1_Pooling"),
     ("sentence_transformers.base.modules.normalize.Normalize", "2_Normalize"),
 )
+SENTENCE, CONFIG, POOL = "sentence_bert_config.json", "config_sentence_transformers.json", "1_Pooling/config.json"
+
+
+def describe_folder(sentence=None, config=None, *, pooling=POOLING, modules=OLD, tokenizer_length=None, **more):
+    """The files of a folder."""
+    files = {"modules.json": modules, POOL: pooling, SENTENCE: sentence, CONFIG: config}
+    files |= {"tokenizer_config.json": tokenizer_length and {"model_max_length": tokenizer_length}}
+    return {name: content for name, content in files.items() if content is not None} | more
+
+
+BASE = describe_folder({"max_seq_length": 20, "do_lower_case": False}, {"__version__": {"sentence_transformers": "2.2.2"}})
 VERSIONS = {  # files of a folder, and what they mean: length, prefixes, pooling, if prefixes are pooled, if vectors are normalised
-    "0.x": (
-        {"modules.json": FIRST, "1_Pooling/config.json": POOLING, "0_Transformer/sentence_bert_config.json": {"max_seq_length": 24}},
-        {"length": 24},
-    ),
-    "2.x": (
-        {
-            "modules.json": OLD,
-            "1_Pooling/config.json": POOLING | {"pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True},
-            "sentence_bert_config.json": {"max_seq_length": 20, "do_lower_case": False},
-            "config_sentence_transformers.json": {"__version__": {"sentence_transformers": "2.2.2"}},
-        },
-        {"length": 20, "pooling": "cls"},
-    ),
-    "2.x roberta": (
-        {"modules.json": OLD, "1_Pooling/config.json": POOLING, "sentence_roberta_config.json": {"max_seq_length": 18}},
-        {"length": 18},
-    ),
+    "0.x": (describe_folder(modules=FIRST, **{f"0_Transformer/{SENTENCE}": {"max_seq_length": 24}}), {"length": 24}),
+    "2.x": (BASE | {POOL: CLS}, {"length": 20, "pooling": "cls"}),
+    "2.x roberta": (describe_folder(**{"sentence_roberta_config.json": {"max_seq_length": 18}}), {"length": 18}),
     "3.x cosine": (
-        {
-            "modules.json": OLD,
-            "1_Pooling/config.json": POOLING | {"include_prompt": True},
-            "sentence_bert_config.json": {"max_seq_length": None, "do_lower_case": False},
-            "tokenizer_config.json": {"model_max_length": 22},
-            "config_sentence_transformers.json": {
-                "prompts": {"query": "query: ", "passage": "passage: "},
-                "default_prompt_name": None,
-                "similarity_fn_name": "cosine",
-            },
-        },
+        describe_folder(
+            {"max_seq_length": None, "do_lower_case": False},
+            {"prompts": {"query": "query: ", "passage": "passage: "}, "default_prompt_name": None, "similarity_fn_name": "cosine"},
+            pooling=POOLING | {"include_prompt": True},
+            tokenizer_length=22,
+        ),
         {"length": 22, "query": "query: ", "document": "passage: ", "normalise": True},
     ),
     "5.x prompts left out": (
-        {
-            "modules.json": OLD,
-            "1_Pooling/config.json": POOLING | {"include_prompt": False},
-            "sentence_bert_config.json": {"max_seq_length": 30, "do_lower_case": False},
-            "config_sentence_transformers.json": {"prompts": {"query": "owl cat: ", "document": "", "passage": "mice "}},
-        },
+        describe_folder(
+            {"max_seq_length": 30, "do_lower_case": False},
+            {"prompts": {"query": "owl cat: ", "document": "", "passage": "mice "}},
+            pooling=POOLING | {"include_prompt": False},
+        ),
         {"length": 30, "query": "owl cat: ", "pool_prefix": False},
     ),
     "default prompt": (
-        {
-            "modules.json": OLD,
-            "1_Pooling/config.json": POOLING,
-            "config_sentence_transformers.json": {"prompts": {"sts": "owl: "}, "default_prompt_name": "sts"},
-            "tokenizer_config.json": {"model_max_length": 1e30},
-        },
+        describe_folder(config={"prompts": {"sts": "owl: "}, "default_prompt_name": "sts"}, tokenizer_length=1e30),
         {"length": None},
     ),
     "6.x": (
-        {
-            "modules.json": NEW,
-            "1_Pooling/config.json": {"embedding_dimension": 32, "pooling_mode": "mean", "include_prompt": True},
-            "2_Normalize/config.json": {"module_input_name": "sentence_embedding", "module_output_name": "sentence_embedding"},
-            "sentence_bert_config.json": {"transformer_task": "feature-extraction", **V6},
-            "tokenizer_config.json": {"model_max_length": 21},
-            "config_sentence_transformers.json": {
-                "model_type": "SentenceTransformer",
-                "prompts": {"query": "", "document": ""},
-                "similarity_fn_name": "cosine",
-            },
-        },
+        describe_folder(
+            {"transformer_task": "feature-extraction", **V6},
+            {"model_type": "SentenceTransformer", "prompts": {"query": "", "document": ""}, "similarity_fn_name": "cosine"},
+            pooling={"embedding_dimension": 32, "pooling_mode": "mean", "include_prompt": True},
+            modules=NEW,
+            tokenizer_length=21,
+            **{"2_Normalize/config.json": {"module_input_name": "sentence_embedding", "module_output_name": "sentence_embedding"}},
+        ),
         {"length": 21, "normalise": True},
     ),
     "6.x sides": (
         {
             "modules.json": [NEW[0], {**NEW[1], "path": "any name"}],
             "any name/config.json": {"embedding_dimension": 32, "pooling_mode": "mean"},
-            "sentence_bert_config.json": {**V6, "query_length": 12, "document_length": 26},
+            SENTENCE: {**V6, "query_length": 12, "document_length": 26},
         },
         {"length": 26, "query_length": 12},
     ),
@@ -118,9 +93,7 @@ def write_folder(tiny_model, folder, files):
     """The tiny weights with the files of a sentence-transformers folder."""
     encoder = folder / next((part["path"] for part in files.get("modules.json", []) if part["type"].endswith("Transformer")), "")
     shutil.copytree(tiny_model, encoder)
-    for name, content in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(json.dumps(content))
+    write_files(folder, files)
     return folder, encoder
 
 
@@ -146,63 +119,66 @@ def test_a_folder_of_any_version_has_the_vectors_of_its_settings(version, tiny_m
         checkpoint = build_checkpoint(folder, "dense", {})
     named = {"3.x cosine": "documents get the prompt 'passage'", "default prompt": "the default prompt 'sts' is for neither"}
     assert named.get(version, "") in caplog.text and bool(caplog.text) == (version in named)
-    (tmp_path / "saved").mkdir()
-    checkpoint.save(tmp_path / "saved")
+    save(checkpoint, tmp_path / "saved")
     length, queries, documents = (meaning.pop(name, default) for name, default in (("length", None), ("query", ""), ("document", "")))
     query_length = meaning.pop("query_length", length)
     for opened in (checkpoint, open_checkpoint(tmp_path / "saved"), build_checkpoint(tmp_path / "saved", None, {})):
         ours = opened.encode(QUERIES, "query")["global"].vectors, opened.encode(DOCUMENTS)["global"].vectors
         assert torch.allclose(ours[0], expected_vectors(encoder, QUERIES, queries, length=query_length, **meaning), atol=1e-5)
         assert torch.allclose(ours[1], expected_vectors(encoder, DOCUMENTS, documents, length=length, **meaning), atol=1e-5)
+    (tmp_path / "saved/moeir.json").unlink()  # the rest is what sentence-transformers reads
+    again = build_checkpoint(tmp_path / "saved", "dense", {})
+    assert again.spec == checkpoint.spec and (again.input_config == checkpoint.input_config or version == "6.x sides")
 
 
-BASE = VERSIONS["2.x"][0] | {"1_Pooling/config.json": POOLING}
 PROMPTS = {"prompts": {"query": "owl: "}}
 REFUSED = {
-    "a Dense without weights": ("modules.json", [*OLD, *modules(("sentence_transformers.models.Dense", "2"))], "2: no model.safetensors"),
-    "tokens' Dense": ("modules.json", [OLD[0], *modules(("sentence_transformers.models.Dense", "2")), OLD[1]], "Dense, Pooling; expected"),
-    "own code": ("modules.json", modules(("custom_st.Transformer", "")), "custom_st.Transformer"),
-    "no encoder": ("modules.json", modules(("sentence_transformers.models.Pooling", "1_Pooling")), "its modules are Pooling"),
-    "a router": ("modules.json", modules(("sentence_transformers.models.Router", "")), "models.Router"),
+    "a Dense without weights": ("modules.json", [*OLD, *list_modules((f"{ST}.Dense", "2"))], "2: no model.safetensors"),
+    "tokens' Dense": ("modules.json", [OLD[0], *list_modules((f"{ST}.Dense", "2")), OLD[1]], "Dense, Pooling; expected"),
+    "own code": ("modules.json", list_modules(("custom_st.Transformer", "")), "custom_st.Transformer"),
+    "no encoder": ("modules.json", list_modules((f"{ST}.Pooling", "1_Pooling")), "its modules are Pooling"),
+    "a router": ("modules.json", list_modules((f"{ST}.Router", "")), "models.Router"),
     "no pooling": ("modules.json", OLD[:1], "its modules are Transformer; expected Transformer, Pooling"),
-    "two poolings": ("1_Pooling/config.json", POOLING | {"pooling_mode_cls_token": True}, "pools by cls and mean"),
-    "an unknown pooling": ("1_Pooling/config.json", {"pooling_mode": "attention"}, "pools by attention"),
-    "an unknown key": ("1_Pooling/config.json", POOLING | {"temperature": 2}, "cannot keep temperature, 2"),
-    "similarity": ("config_sentence_transformers.json", {"similarity_fn_name": "euclidean"}, "similarity_fn_name is 'euclidean'"),
-    "a wrong dimension": (
-        "config_sentence_transformers.json",
-        {"truncate_dim": "8"},
-        "truncate_dim is '8'; expected a whole number or null",
-    ),
-    "another state": ("sentence_bert_config.json", {"modality_config": {"text": {"method_output_name": "pooler_output"}}}, "pooler_output"),
-    "pixels": ("sentence_bert_config.json", {"modality_config": {"text": 7}}, "its output is None"),
-    "no object": ("sentence_bert_config.json", {"config_args": [1]}, "config_args is [1]"),
-    "expansion": ("sentence_bert_config.json", {"query_expansion": {"length": 32}}, "cannot keep query_expansion"),
-    "arguments": ("sentence_bert_config.json", {"config_args": {"num_hidden_layers": 2}}, "cannot keep num_hidden_layers, 2"),
+    "two poolings": (POOL, POOLING | {"pooling_mode_cls_token": True}, "pools by cls and mean"),
+    "an unknown pooling": (POOL, {"pooling_mode": "attention"}, "pools by attention"),
+    "an unknown key": (POOL, POOLING | {"temperature": 2}, "cannot keep temperature, 2"),
+    "similarity": (CONFIG, {"similarity_fn_name": "euclidean"}, "similarity_fn_name is 'euclidean'"),
+    "a wrong dimension": (CONFIG, {"truncate_dim": "8"}, "truncate_dim is '8'; expected a whole number or null"),
+    "another state": (SENTENCE, {"modality_config": {"text": {"method_output_name": "pooler_output"}}}, "pooler_output"),
+    "pixels": (SENTENCE, {"modality_config": {"text": 7}}, "its output is None"),
+    "no object": (SENTENCE, {"config_args": [1]}, "config_args is [1]"),
+    "expansion": (SENTENCE, {"query_expansion": {"length": 32}}, "cannot keep query_expansion"),
+    "arguments": (SENTENCE, {"config_args": {"num_hidden_layers": 2}}, "cannot keep num_hidden_layers, 2"),
     "an adapter": ("adapter_config.json", {"peft_type": "LORA"}, "as PEFT writes them"),
     "cut at the start": ("tokenizer_config.json", {"truncation_side": "left"}, "truncation_side is 'left'"),
-    "a path outside": ("modules.json", modules(("sentence_transformers.models.Transformer", "../x")), "a path in the folder"),
+    "no file of the pooling": (POOL, None, "1_Pooling/config.json: missing"),
+    "a path outside": ("modules.json", list_modules((f"{ST}.Transformer", "../x")), "a path in the folder"),
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_a_checkpoint_cannot_keep_is_refused_by_name(case, tiny_model, tmp_path, moeir):
-    file, content, message = REFUSED[case]
-    folder, _ = write_folder(tiny_model, tmp_path / "folder", BASE)
-    (folder / file).write_text(json.dumps(content))
-    result = moeir("init", "--model", folder, "--arch", "dense", "--output", tmp_path / "out")
-    assert result.code == 4 and message in result.stderr and result.stderr.count("\n") == 1 and not (tmp_path / "out").exists()
+OTHER_TYPES = [
+    *(("modules.json", content) for content in (7, {"type": "Pooling"}, [7], [{}], [{"type": 7}], ["Pooling"])),
+    *((CONFIG, {"prompts": {"sts": value}}) for value in (7, ["x"])),
+    *((SENTENCE, {"max_seq_length": value}) for value in (-1, True, "x", 1.5, 1e300, float("inf"), [16])),
+    (SENTENCE, [16]),
+    *((CONFIG, {"prompts": value}) for value in (7, "x", ["x"], {"query": 7}, {"document": ["x"]})),
+    *((POOL, {"pooling_mode_cls_token": value}) for value in (None, 1, "true", [])),
+    (POOL, "cls"),
+]
 
 
-def test_a_missing_pooling_file_is_refused(tiny_model, tmp_path):
+@pytest.mark.parametrize(("file", "content", "message"), [*REFUSED.values(), *((*case, "expected ") for case in OTHER_TYPES)])
+def test_what_a_checkpoint_cannot_keep_and_files_of_other_types_are_refused_by_name(file, content, message, tiny_model, tmp_path):
     folder, _ = write_folder(tiny_model, tmp_path / "folder", BASE)
-    (folder / "1_Pooling/config.json").unlink()
-    with pytest.raises(ArtifactError, match=r"1_Pooling/config.json: missing"):
-        build_checkpoint(folder, "dense", {})
+    (folder / file).write_text(json.dumps(content)) if content is not None else (folder / file).unlink()
+    with pytest.raises(ArtifactError) as caught:
+        build_checkpoint(folder, "dense", {}, device="meta")
+    words = str(caught.value)
+    assert message in words and "\n" not in words and (message != "expected " or words.startswith(f"{folder / file}: "))
 
 
 def test_what_the_user_names_replaces_that_of_the_folder(tiny_model, tmp_path):
-    files = BASE | {"1_Pooling/config.json": {"pooling_mode": "attention"}, "config_sentence_transformers.json": PROMPTS}
+    files = BASE | {POOL: {"pooling_mode": "attention"}, CONFIG: PROMPTS}
     folder, encoder = write_folder(tiny_model, tmp_path / "folder", files)
     checkpoint = build_checkpoint(folder, "dense:pooling=mean", {"query_prefix": "", "document_length": 16})
     for side, texts, length in (("query", QUERIES, 20), ("document", DOCUMENTS, 16)):
@@ -226,16 +202,16 @@ def test_the_length_of_a_text_is_that_of_a_pair_unless_the_user_names_another(ti
     ],
 )
 def test_other_spellings_of_pooling_and_normalisation(pooling, more, expected, tiny_model, tmp_path):
-    entries = [*OLD, *modules(*((f"sentence_transformers.models.{name}", f"2_{name}") for name in more))]
-    folder, _ = write_folder(tiny_model, tmp_path / "folder", BASE | {"modules.json": entries, "1_Pooling/config.json": pooling})
+    entries = [*OLD, *list_modules(*((f"{ST}.{name}", f"2_{name}") for name in more))]
+    folder, _ = write_folder(tiny_model, tmp_path / "folder", BASE | {"modules.json": entries, POOL: pooling})
     assert read_folder_settings(folder, "dense", {})[2] == expected
 
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
 def test_truncated_vectors_are_kept_where_their_similarity_is(similarity, tiny_model, tmp_path):
-    entries = [*OLD, *modules(("sentence_transformers.models.Normalize", "2_Normalize"))]
+    entries = [*OLD, *list_modules((f"{ST}.Normalize", "2_Normalize"))]
     config = {"truncate_dim": 8, "similarity_fn_name": similarity}
-    files = BASE | {"modules.json": entries, "config_sentence_transformers.json": config}
+    files = BASE | {"modules.json": entries, CONFIG: config}
     folder, encoder = write_folder(tiny_model, tmp_path / "folder", files)
     if similarity == "dot":
         with pytest.raises(ArtifactError, match=r"truncate_dim 8 cuts vectors that are normalised; moeir normalises them again"):
@@ -247,26 +223,6 @@ def test_truncated_vectors_are_kept_where_their_similarity_is(similarity, tiny_m
         assert torch.allclose(vectors, torch.nn.functional.normalize(whole, dim=1), atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        *(("modules.json", content) for content in (None, 7, {"type": "Pooling"}, [7], [{}], [{"type": 7}], ["Pooling"])),
-        *(("config_sentence_transformers.json", {"prompts": {"sts": value}}) for value in (7, ["x"])),
-        *(("sentence_bert_config.json", {"max_seq_length": value}) for value in (-1, True, "x", 1.5, 1e300, float("inf"), [16])),
-        ("sentence_bert_config.json", [16]),
-        *(("config_sentence_transformers.json", {"prompts": value}) for value in (7, "x", ["x"], {"query": 7}, {"document": ["x"]})),
-        *(("1_Pooling/config.json", {"pooling_mode_cls_token": value}) for value in (None, 1, "true", [])),
-        ("1_Pooling/config.json", "cls"),
-    ],
-)
-def test_files_of_other_types_are_refused(name, content, tiny_model, tmp_path):
-    folder, _ = write_folder(tiny_model, tmp_path / "folder", BASE)
-    (folder / name).write_text(json.dumps(content))
-    with pytest.raises(ArtifactError, match=rf"{folder / name}: .*expected ") as caught:
-        read_folder_settings(folder, "dense", {})
-    assert "\n" not in str(caught.value)
-
-
 def test_lower_case_is_kept_in_a_checkpoint(tiny_model, tmp_path, moeir):
     tokenizer = transformers.BertTokenizerFast.from_pretrained(tiny_model, do_lower_case=False)
     settings = {"max_seq_length": 20, "do_lower_case": True}
@@ -274,12 +230,11 @@ def test_lower_case_is_kept_in_a_checkpoint(tiny_model, tmp_path, moeir):
     tokenizer.save_pretrained(folder)
     assert json.loads((folder / "tokenizer_config.json").read_text())["do_lower_case"] is False
     cased, digest = build_checkpoint(folder, "dense", {}), TextTokenizer(folder).digest
-    (folder / "sentence_bert_config.json").write_text(json.dumps(settings))
+    (folder / SENTENCE).write_text(json.dumps(settings))
     lowered, pairs = (build_checkpoint(folder, arch, {}) for arch in ("dense", "cross-encoder"))
     for name, model in {"lowered": lowered, "pairs": pairs}.items():
-        (tmp_path / name).mkdir()
         folder.rename(tmp_path / "elsewhere")  # before it is saved
-        model.save(tmp_path / name)
+        save(model, tmp_path / name)
         (tmp_path / "elsewhere").rename(folder)
         config = json.loads((tmp_path / name / "tokenizer_config.json").read_text())
         assert config["do_lower_case"] is True and TextTokenizer(tmp_path / name).encode(["OWL"]) == lowered.tokenizer.encode(["OWL"])
@@ -290,21 +245,9 @@ def test_lower_case_is_kept_in_a_checkpoint(tiny_model, tmp_path, moeir):
     assert peer("The OWL, Émile")["input_ids"] == cased.tokenizer.encode(["the owl, émile"])[0]
 
 
-@pytest.mark.parametrize("version", ["5.x prompts left out", "6.x"])
-def test_the_files_of_a_checkpoint_say_what_was_read(version, tiny_model, tmp_path, moeir):
-    files, _ = VERSIONS[version]
-    folder, _ = write_folder(tiny_model, tmp_path / "folder", files)
-    assert moeir("init", "--model", folder, "--arch", "dense", "--output", tmp_path / "ckpt").code == 0
-    (tmp_path / "ckpt/moeir.json").unlink()  # the rest is what sentence-transformers reads
-    first, second = build_checkpoint(folder, "dense", {}), build_checkpoint(tmp_path / "ckpt", "dense", {})
-    assert first.input_config == second.input_config and first.spec == second.spec
-    pooling = json.loads((tmp_path / "ckpt/1_Pooling/config.json").read_text())
-    assert pooling["include_prompt"] is files["1_Pooling/config.json"]["include_prompt"]
-
-
 def test_the_pooling_of_a_sparse_encoder_is_read_and_its_vectors_are_not_dense(tiny_model_with_head, tmp_path):
     sparse = "sentence_transformers.sparse_encoder.models"
-    entries = modules((f"{sparse}.MLMTransformer", ""), (f"{sparse}.SpladePooling", "1_SpladePooling"))
+    entries = list_modules((f"{sparse}.MLMTransformer", ""), (f"{sparse}.SpladePooling", "1_SpladePooling"))
     files = {"modules.json": entries, "1_SpladePooling/config.json": {"pooling_strategy": "sum", "activation_function": "relu"}}
     folder, _ = write_folder(tiny_model_with_head, tmp_path / "folder", files)
     assert "pooling=sum" in build_checkpoint(folder, "splade", {}).spec
@@ -338,15 +281,14 @@ def test_a_cross_encoder_brings_the_length_of_its_pairs_and_takes_it_along(tiny_
     [
         ("config.json", {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.GELU"}}, "pass through torch.nn.modules"),
         ("config.json", {"sbert_ce_default_activation_function": "torch.nn.Softmax"}, "pass through torch.nn.Softmax"),
-        ("config_sentence_transformers.json", {"activation_fn": "torch.nn.Softmax"}, "pass through torch.nn.Softmax"),
-        ("config_sentence_transformers.json", {"prompts": {"q": "find: "}, "default_prompt_name": "q"}, "cannot keep the prompt 'q'"),
-        ("modules.json", modules(("sentence_transformers.cross_encoder.modules.logit_score.LogitScore", "1")), "LogitScore"),
+        (CONFIG, {"activation_fn": "torch.nn.Softmax"}, "pass through torch.nn.Softmax"),
+        (CONFIG, {"prompts": {"q": "find: "}, "default_prompt_name": "q"}, "cannot keep the prompt 'q'"),
+        ("modules.json", list_modules(("sentence_transformers.cross_encoder.modules.logit_score.LogitScore", "1")), "LogitScore"),
     ],
 )
 def test_what_a_cross_encoder_cannot_keep_is_refused_by_name(file, content, message, tiny_model, tmp_path):
     write_cross_encoder(tiny_model, tmp_path / "ce")
-    before = json.loads((tmp_path / "ce" / file).read_text()) if file == "config.json" else None
-    (tmp_path / "ce" / file).write_text(json.dumps(content if before is None else before | content))
+    change_json(tmp_path / "ce" / file, **content) if file == "config.json" else write_files(tmp_path / "ce", {file: content})
     with pytest.raises(ArtifactError, match=message):
         build_checkpoint(tmp_path / "ce", "cross-encoder", {})
 

@@ -1,5 +1,6 @@
 """Sparse experts over decoders whose tokens attend to all of their text: equal to formulas with all logits, which are never computed."""
 
+import functools
 import json
 from itertools import accumulate
 
@@ -12,72 +13,42 @@ from moeir.architectures.initialize import build_checkpoint
 from moeir.backbones import transformers_encoder, transformers_model
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
-from tests.backbones import tiny_tokenizers
-from tests.backbones.test_transformers_encoder import PACKED, WHOLE, difference
+from tests.backbones.test_transformers_encoder import difference
 
 TEXTS = ["An owl, hunting at night.", "the sea (the end)", "cat", "bread in the whale at night"]
 RULES = {"query_length": 16, "document_length": 16}
-CAUSAL = {"gemma3_text": {"use_bidirectional_attention": False}}
 DECODERS = ["llama", "qwen2", "qwen3", "qwen3_moe", "mistral", "gemma3_text", "smollm3", "granite", "olmo2"]
 
 
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    """`weights(name)`: a folder with a tiny model and a tokenizer."""
-    root = tmp_path_factory.mktemp("models")
-
-    def folder(name, **changes):
-        path = root / "-".join([name, *map(str, changes.values())])
-        if not path.exists():
-            family, settings = (PACKED | WHOLE)[name]
-            if not hasattr(transformers, f"{family}Config"):
-                pytest.skip(f"transformers {transformers.__version__} has no {name}")
-            size = tiny_tokenizers.write_roberta(path)
-            settings = settings | CAUSAL.get(name, {}) | {"vocab_size": size} | changes
-            config = getattr(transformers, f"{family}Config")(**settings)
-            torch.manual_seed(3)
-            transformers_model.choose_class(config)(config).save_pretrained(path)
-        return path
-
-    return folder
+@functools.cache
+def open_causal_model(folder):
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
 
 
 @torch.no_grad()
 def all_logits(folder, ids):
     """Logits [L, V] of transformers with a mask: tokens attend to all others, in layers with a window to so many of both sides."""
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+    model = open_causal_model(folder)
     kinds = getattr(model.config, "layer_types", None) or ["full_attention"]
     window = getattr(model.config, "sliding_window", None) or len(ids)
     distance = (torch.arange(len(ids))[:, None] - torch.arange(len(ids))).abs()
     masks = {"full_attention": torch.zeros(1, 1, len(ids), len(ids))}
     masks["sliding_attention"] = torch.where(distance > window, torch.finfo(torch.float32).min, 0.0)[None, None]
-    mask = (
-        masks
-        if len({*kinds}) > 1
-        else masks["sliding_attention" if "sliding" in kinds[0] or model.config.model_type == "mistral" else kinds[0]]
-    )
+    kind = "sliding_attention" if model.config.model_type == "mistral" else kinds[0]
+    mask = masks if len({*kinds}) > 1 else masks[kind]
     return model(input_ids=torch.tensor([ids]), attention_mask=mask).logits[0]
 
 
-def to_matrix(sparse):
-    """Weights [B, V]."""
-    texts = torch.repeat_interleave(torch.arange(len(sparse)), sparse.starts.diff())
-    matrix = torch.zeros(len(sparse), sparse.vocabulary)
-    matrix[texts, sparse.terms.long()] = sparse.weights.detach()
-    return matrix
-
-
-@pytest.mark.parametrize("pooling", ["max", "sum"])
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize(("name", "pooling"), [*((name, "max") for name in DECODERS), ("qwen3", "sum"), ("gemma3_text", "sum")])
 def test_the_weights_of_a_bidirectional_decoder_are_those_of_all_its_logits(name, pooling, weights):
-    folder = weights(name)
+    folder = weights(name, **({"use_bidirectional_attention": False} if name == "gemma3_text" else {}))
     checkpoint = build_checkpoint(folder, f"splade:pooling={pooling}", RULES, backbone="bidirectional")
     ids = checkpoint.token_ids(TEXTS, "document")[0]
     saturated = [torch.log1p(all_logits(folder, text).relu()) for text in ids]
     expected = torch.stack([part.amax(0) if pooling == "max" else part.sum(0) for part in saturated])
-    assert difference(to_matrix(checkpoint.encode(TEXTS)["lexical"]), expected) <= 1e-5
+    assert difference(checkpoint.encode(TEXTS)["lexical"].to_matrix(), expected) <= 1e-5
     causal = build_checkpoint(folder, f"splade:pooling={pooling}", RULES)
-    assert difference(to_matrix(causal.encode(TEXTS)["lexical"]), expected) > 1e-2
+    assert difference(causal.encode(TEXTS)["lexical"].to_matrix(), expected) > 1e-2
 
 
 def test_cames_lexical_expert_over_a_decoder_is_equal_to_the_formula_and_keeps_that_its_tokens_attend_to_later_ones(weights, tmp_path):
@@ -90,7 +61,10 @@ def test_cames_lexical_expert_over_a_decoder_is_equal_to_the_formula_and_keeps_t
     assert json.loads((tmp_path / "config.json").read_text())["is_causal"] is False
     for model in (checkpoint, open_checkpoint(tmp_path)):
         assert not model.architecture.encoder.is_causal
-        assert difference(to_matrix(model.encode(TEXTS)["lexical"]), expected) <= 1e-5
+        assert difference(model.encode(TEXTS)["lexical"].to_matrix(), expected) <= 1e-5
+    checkpoint.architecture.train()(checkpoint.tokenize(TEXTS, "document"))["lexical"].weights.sum().backward()
+    bias = checkpoint.architecture.heads["lexical"].bias
+    assert bias.requires_grad and bias.grad.count_nonzero() > 0
 
 
 @pytest.mark.parametrize("arch", ["came:shared_layers=1,local_dim=8", "came:shared_layers=1,adapters=2", "mote", "splade:adapters=2"])
@@ -102,16 +76,8 @@ def test_the_lexical_expert_of_a_decoder_starts_with_few_terms(arch, weights):
     plain = build_checkpoint(folder, "splade", RULES, texts, backbone="bidirectional")
     assert "bias" not in dict(plain.architecture.heads["lexical"].named_parameters())  # its layout has no place for one
     tokens = sum(map(len, checkpoint.token_ids(TEXTS, "document")[0]))
-    active, usual = ((to_matrix(model.encode(TEXTS)["lexical"]) > 0).sum().item() for model in (checkpoint, plain))
+    active, usual = ((model.encode(TEXTS)["lexical"].to_matrix() > 0).sum().item() for model in (checkpoint, plain))
     assert len(TEXTS) <= active <= 8 * tokens and usual > 100 * len(TEXTS)
-
-
-def test_the_bias_of_a_decoders_terms_is_trained(weights):
-    architecture = build_checkpoint(weights("qwen3"), "came:shared_layers=1,adapters=2", RULES, backbone="bidirectional").architecture
-    tokens = PackedTokens.from_lists([[5, 6, 7], [8, 9]], "document")
-    architecture.train()(tokens)["lexical"].weights.sum().backward()
-    bias = architecture.heads["lexical"].bias
-    assert bias.requires_grad and bias.grad.count_nonzero() > 0
 
 
 def test_transformers_opens_what_is_written_as_bidirectional(weights, tmp_path):
@@ -133,15 +99,15 @@ def peak_memory(work):
 
 @pytest.mark.parametrize("pooling", ["max", "sum"])
 def test_a_step_of_a_sparse_decoder_has_memory_for_less_than_an_eighth_of_all_logits(pooling, weights):
-    """Two texts of 1,600 tokens, 20,000 words: 256 MB of logits, which the plain formula has, and as much for their gradient."""
+    """Two texts of 800 tokens, 20,000 words: 128 MB of logits, which the plain formula has, and as much for their gradient."""
     folder, vocabulary = weights("qwen3", vocab_size=20_000, max_position_embeddings=2048), 20_000
     checkpoint = build_checkpoint(folder, f"splade:pooling={pooling}", RULES, backbone="bidirectional")
-    architecture, peaks, logits = checkpoint.architecture.train(), {}, 2 * 1600 * vocabulary * 4
-    for length in (100, 1600):
+    architecture, peaks, logits = checkpoint.architecture.train(), {}, 2 * 800 * vocabulary * 4
+    for length in (100, 800):
         ids = torch.randint(10, vocabulary, (2, length), generator=torch.Generator().manual_seed(0)).tolist()
         tokens = PackedTokens.from_lists(ids, "document")
         peaks[length] = peak_memory(lambda tokens=tokens: architecture(tokens)["lexical"].weights.sum().backward())
-    assert peaks[1600] - peaks[100] < logits / 8
+    assert peaks[800] - peaks[100] < logits / 8
 
     def apply_formula():
         all_weights = torch.log1p(architecture.encoder.logits(architecture.encoder(tokens)).relu()).unflatten(0, (2, -1))
@@ -169,16 +135,12 @@ def test_a_model_whose_layers_ignore_it_is_refused(weights, monkeypatch):
         build_checkpoint(weights("llama"), "splade", RULES, backbone="bidirectional")
 
 
-def test_the_layers_of_a_checkpoint_are_chosen_once(weights, tmp_path):
-    build_checkpoint(weights("qwen3"), "came:shared_layers=1", RULES).save(tmp_path)
-    with pytest.raises(UsageError, match="--backbone bidirectional is for plain weights, from which its checkpoint is made"):
-        build_checkpoint(tmp_path, None, {}, backbone="bidirectional")
-
-
 def test_a_bidirectional_trunk_stays_so_below_adapters(weights, tmp_path):
     """Its own config.json, which the checkpoint does not hold, says nothing of it."""
     checkpoint = build_checkpoint(weights("qwen3"), "came:shared_layers=1,local_dim=8,adapters=2", RULES, backbone="bidirectional")
     checkpoint.save(tmp_path)
+    with pytest.raises(UsageError, match="--backbone bidirectional is for plain weights, from which its checkpoint is made"):
+        build_checkpoint(tmp_path, None, {}, backbone="bidirectional")
     again = open_checkpoint(tmp_path)
     assert not again.architecture.encoder.is_causal
-    assert difference(to_matrix(again.encode(TEXTS)["lexical"]), to_matrix(checkpoint.encode(TEXTS)["lexical"])) <= 1e-6
+    assert difference(again.encode(TEXTS)["lexical"].to_matrix(), checkpoint.encode(TEXTS)["lexical"].to_matrix()) <= 1e-6

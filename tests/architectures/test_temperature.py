@@ -6,30 +6,20 @@ import shutil
 import pytest
 
 from moeir.architectures.checkpoint import open_checkpoint, read_metadata
+from moeir.architectures.initialize import build_checkpoint
+from moeir.architectures.temperature import set_temperature
+from tests.architectures.folders import ST, list_modules, write_files
 
 COSINE = "dense:pooling=mean,normalise=true"
 
 
-@pytest.fixture(scope="module")
-def examples(toy, tmp_path_factory):
-    path = tmp_path_factory.mktemp("examples") / "train.jsonl"
-    pairs = (line.split() for line in (toy / "train.qrels").read_text().splitlines())
-    positives = {query: document for query, _, document, _ in pairs}
-    others = [json.loads(line)["_id"] for line in (toy / "corpus.jsonl").read_text().splitlines()]
-    negatives = {query: [next(other for other in others if other != one)] for query, one in positives.items()}
-    lines = [json.dumps({"query_id": query, "positive_ids": [one], "negative_ids": negatives[query]}) for query, one in positives.items()]
-    path.write_text("\n".join(lines) + "\n")
-    return path
-
-
 @pytest.fixture
-def finetune(moeir, toy, tiny_model_with_head, examples, tmp_path):
+def finetune(moeir, tiny_model_with_head, training_files, tmp_path):
     """`finetune(*flags, model=…, name=…)` -> the command's result and its checkpoint."""
 
     def run(*flags, model=tiny_model_with_head, name="tuned", code=0):
-        sources = ("--train", examples, "--corpus", toy / "corpus.jsonl", "--queries", toy / "train-queries.jsonl")
         sizes = ("--steps", 1, "--batch-size", 4, "--negatives", 0, "--query-length", 16, "--document-length", 32, "--dtype", "float32")
-        result = moeir("finetune", "--model", model, *sources, *sizes, *flags, "--output", tmp_path / name)
+        result = moeir("finetune", "--model", model, *training_files, *sizes, *flags, "--output", tmp_path / name)
         assert result.code == code, result.stderr
         return result, tmp_path / name
 
@@ -41,41 +31,46 @@ def scales(checkpoint):
 
 
 @pytest.mark.parametrize(
-    "arch, flags, expected",
+    "arch, expected",
     [
-        (COSINE, (), {"global": 20.0}),
-        (COSINE, ("--temperature", 0.1), {"global": 10.0}),
-        (f"{COSINE},scale=1", (), {"global": 1.0}),
-        (f"{COSINE},scale=30", (), {"global": 30.0}),
-        ("dense", (), {"global": 1.0}),
-        ("taser:normalise=true", (), {"global": 20.0}),
-        ("sbmoe:normalise=true", (), {"global": 20.0}),
-        ("sbmoe:normalise=true,experts=1,scale=3", (), {"global": 3.0}),
-        ("sbmoe", (), {"global": 1.0}),
-        ("mote:normalise=true", (), {"global": 20.0, "lexical": 1.0}),
-        ("came:shared_layers=2,local_dim=8,normalise=true,local_normalise=true", (), {"lexical": 1.0, "local": 1.0, "global": 20.0}),
-        ("came:shared_layers=2,local_dim=8,normalise=true,global-scale=7", (), {"lexical": 1.0, "local": 1.0, "global": 7.0}),
-        ("came:shared_layers=2,local_dim=8", (), {"lexical": 1.0, "local": 1.0, "global": 1.0}),
-        ("colbert:dim=8,normalise=true", (), {"local": 1.0}),
-        ("bge-m3:fresh_heads=true", (), {"global": 50.0, "lexical": 50.0, "local": 50.0}),
-        (COSINE, ("--objective", "lce", "--negatives", 1), {"global": 20.0}),
-        (COSINE, ("--objective", "lce:temperature=0.1", "--negatives", 1), {"global": 1.0}),
+        (f"{COSINE},scale=30", {"global": 30.0}),
+        ("dense", {"global": 1.0}),
+        ("taser:normalise=true", {"global": 20.0}),
+        ("sbmoe:normalise=true", {"global": 20.0}),
+        ("sbmoe:normalise=true,experts=1,scale=3", {"global": 3.0}),
+        ("sbmoe", {"global": 1.0}),
+        ("mote:normalise=true", {"global": 20.0, "lexical": 1.0}),
+        ("came:shared_layers=2,local_dim=8,normalise=true,local_normalise=true", {"lexical": 1.0, "local": 1.0, "global": 20.0}),
+        ("came:shared_layers=2,local_dim=8,normalise=true,global-scale=7", {"lexical": 1.0, "local": 1.0, "global": 7.0}),
+        ("came:shared_layers=2,local_dim=8", {"lexical": 1.0, "local": 1.0, "global": 1.0}),
+        ("colbert:dim=8,normalise=true", {"local": 1.0}),
+        ("bge-m3:fresh_heads=true", {"global": 50.0, "lexical": 50.0, "local": 50.0}),
     ],
 )
-def test_the_cosine_of_an_expert_is_trained_with_a_temperature_unless_a_scale_is_set(arch, flags, expected, finetune):
+def test_the_cosine_of_an_expert_has_a_temperature_unless_a_scale_is_set(arch, expected, tiny_model_with_head):
+    checkpoint = build_checkpoint(tiny_model_with_head, arch, {})
+    set_temperature(checkpoint, tiny_model_with_head, arch, None)
+    assert checkpoint.architecture.scales == expected
+
+
+@pytest.mark.parametrize(
+    "arch, flags, scale",
+    [
+        (COSINE, ("--temperature", 0.1), 10.0),
+        (COSINE, ("--objective", "lce", "--negatives", 1), 20.0),
+        (COSINE, ("--objective", "lce:temperature=0.1", "--negatives", 1), 1.0),
+    ],
+)
+def test_training_sets_it_and_the_checkpoint_keeps_it(arch, flags, scale, finetune):
     _, checkpoint = finetune("--arch", arch, *flags)
-    assert scales(checkpoint) == expected
     opened = open_checkpoint(checkpoint)
-    assert opened.architecture.scales == expected and opened.spec == read_metadata(checkpoint)["architecture"]
+    assert scales(checkpoint) == opened.architecture.scales == {"global": scale} and f"scale={scale}" in opened.spec
 
 
 def test_a_sentence_transformers_folder_that_normalises_gets_the_temperature(finetune, tiny_model_with_head, tmp_path):
     folder = shutil.copytree(tiny_model_with_head, tmp_path / "weights")
-    modules = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
-    entries = [{"type": f"sentence_transformers.models.{name}", "path": path} for name, path in modules.items()]
-    (folder / "modules.json").write_text(json.dumps(entries))
-    (folder / "1_Pooling").mkdir()
-    (folder / "1_Pooling/config.json").write_text(json.dumps({"pooling_mode_mean_tokens": True}))
+    modules = list_modules((f"{ST}.Transformer", ""), (f"{ST}.Pooling", "1_Pooling"), (f"{ST}.Normalize", "2_Normalize"))
+    write_files(folder, {"modules.json": modules, "1_Pooling/config.json": {"pooling_mode_mean_tokens": True}})
     result, checkpoint = finetune("--arch", "dense", model=folder)
     assert scales(checkpoint) == {"global": 20.0}
     assert result.stderr.count("temperature 0.05: the cosines of the global expert are scaled by 20") == 1
@@ -103,23 +98,16 @@ def test_a_temperature_needs_a_normalised_expert_and_no_scale(finetune):
     assert "--temperature 0.1: --arch sets the scale already, which is 1 / temperature; leave one of them out" in result.stderr
 
 
-def test_the_loss_of_cosines_falls_further_with_the_temperature(finetune):
-    flags = ("--steps", 60, "--learning-rate", 1e-3)
-    losses = {}
-    for name, arch in (("cold", COSINE), ("plain", f"{COSINE},scale=1")):
-        _, checkpoint = finetune("--arch", arch, *flags, name=name)
-        losses[name] = [json.loads(line) for line in (checkpoint / "metrics.jsonl").read_text().splitlines()]
-    expected = pytest.approx(1.386294, abs=1e-5)  # ln 4
-    assert losses["cold"][0]["uniform_loss"] == expected
-    last = {name: sum(step["loss"] for step in steps[-5:]) / 5 / steps[0]["uniform_loss"] for name, steps in losses.items()}
-    assert last["cold"] < 0.45 < 0.55 < last["plain"]
+def test_training_divides_cosines_by_the_temperature_from_its_first_step(finetune):
+    metrics = []
+    for options in ("", ",scale=20", ",scale=1"):
+        _, checkpoint = finetune("--arch", f"{COSINE}{options}", name=f"tuned{options}")
+        metrics.append(json.loads((checkpoint / "metrics.jsonl").read_text().splitlines()[0]))
+    assert metrics[0]["loss"] == metrics[1]["loss"] != metrics[2]["loss"]
+    assert metrics[0]["uniform_loss"] == pytest.approx(1.386294, abs=1e-5)  # ln 4
 
 
-@pytest.mark.parametrize("flags", [("--gradient-cache", 16), ("--objective", "lce", "--negatives", 1)])
-def test_a_training_with_equal_scores_warns_at_step_50(flags, finetune):
-    result, _ = finetune("--arch", "dense:scale=0", "--steps", 51, *flags)
-    loss, candidates = ("0.693", 2) if "lce" in flags else ("1.386", 4)
-    words = (
-        f"step 50: loss.global is {loss} over the last 50 steps, and {loss} is the loss if all {candidates} candidates have the same score"
-    )
+def test_a_training_with_equal_scores_warns_at_step_50(finetune):
+    result, _ = finetune("--arch", "dense:scale=0", "--steps", 51, "--gradient-cache", 16)
+    words = "step 50: loss.global is 1.386 over the last 50 steps, and 1.386 is the loss if all 4 candidates have the same score"
     assert result.stderr.count("the same score") == 1 and words in result.stderr

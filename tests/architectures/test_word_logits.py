@@ -1,12 +1,13 @@
 """cross-encoder:head=yes-no: the tokens of a chat template as transformers renders it, and the scores of transformers' logits."""
 
+import functools
 import json
 import shutil
 
 import pytest
 import torch
 import transformers
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from moeir import open_checkpoint
@@ -43,20 +44,19 @@ MODELS = {
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory):
     """`weights(model, kind, template)`: a folder with a tiny decoder, a tokenizer of this kind, and a chat template."""
-    root = tmp_path_factory.mktemp("models")
 
+    @functools.cache
     def folder(name="qwen3", kind="qwen", template=ROLES, **options):
-        path = root / f"{name}-{kind}-{hash((template, *options.items()))}"
-        if not path.exists():
-            family, sizes = MODELS[name]
-            size = write_chat_tokenizer(path, kind, template, **options)
-            config = getattr(transformers, f"{family}Config")(**(sizes | {"vocab_size": size} | ({} if name == "gpt2" else LONG)))
-            torch.manual_seed(3)
-            model = transformers.AutoModelForCausalLM.from_config(config)
-            with torch.no_grad():
-                for parameter in model.parameters():
-                    parameter.add_(torch.randn(parameter.shape) * 0.1)
-            model.save_pretrained(path)
+        path = tmp_path_factory.mktemp(name)
+        family, sizes = MODELS[name]
+        size = write_chat_tokenizer(path, kind, template, **options)
+        config = getattr(transformers, f"{family}Config")(**(sizes | {"vocab_size": size} | ({} if name == "gpt2" else LONG)))
+        torch.manual_seed(3)
+        model = transformers.AutoModelForCausalLM.from_config(config)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.randn(parameter.shape) * 0.1)
+        model.save_pretrained(path)
         return path
 
     return folder
@@ -101,14 +101,16 @@ def difference_of_logits(folder, ids, words=("yes", "no")):
 TEXT = st.text(st.sampled_from("owlyesn?!.,:;()<>|/ \n\t\r42'\"é猫\U0001f989\u0301-_"), max_size=12)
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "qwen", "gemma"])
-@pytest.mark.parametrize("template", [ROLES, CHATML, BEGUN], ids=["roles", "chatml", "begun"])
-def test_the_tokens_of_a_pair_are_those_of_the_template_as_transformers_renders_it(kind, template, weights):
+TEMPLATES = {"gpt2-roles": ROLES, "qwen-roles": ROLES, "qwen-chatml": CHATML, "gemma-chatml": CHATML, "gemma-begun": BEGUN}
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_the_tokens_of_a_pair_are_those_of_the_template_as_transformers_renders_it(name, weights):
+    kind, template = name.partition("-")[0], TEMPLATES[name]
     folder, roles = weights(kind=kind, template=template, in_config=template == CHATML), template == ROLES
     checkpoint = build_checkpoint(folder, "cross-encoder:head=yes-no", RULES)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
 
-    @settings(max_examples=60, deadline=None, database=None)
     @given(TEXT, TEXT)
     def check(query, document):
         query, document = query.strip("\u0301"), document.strip("\u0301")  # an accent alone would change the character before it
@@ -160,11 +162,8 @@ def test_one_word_is_its_logit_and_other_words_are_named(weights):
         checkpoint = build_checkpoint(folder, f"cross-encoder:head=yes-no,words={'+'.join(words)}", RULES)
         expected = difference_of_logits(folder, list_ids(tokens), words)
         assert float((score(checkpoint, tokens) - expected).abs().max()) <= 1e-5 * float(expected.abs().max())
-
-
-def test_a_chat_template_is_told_the_words(weights):
-    checkpoint = build_checkpoint(weights(template=CHATML), "cross-encoder:head=yes-no,words=w+m", RULES)
-    assert 'the answer can only be "w" or "m".<|im_end|>' in checkpoint.input_config.template
+    told = build_checkpoint(weights(template=CHATML), "cross-encoder:head=yes-no,words=w+m", RULES)
+    assert 'the answer can only be "w" or "m".<|im_end|>' in told.input_config.template
 
 
 def test_a_long_document_is_cut_and_a_long_query_is_but_the_template_stays_whole(weights):
@@ -181,17 +180,12 @@ def test_a_long_document_is_cut_and_a_long_query_is_but_the_template_stays_whole
     assert dict(checkpoint.truncation["query"])["cut"] == 2 and dict(checkpoint.truncation["document"])["cut"] == 1
 
 
-def test_special_tokens_in_a_text_are_text(weights):
+def test_special_tokens_in_a_text_are_text_fields_are_joined_by_a_space_and_prefixes_are_inside_the_template(weights):
     folder = weights()
-    checkpoint = build_checkpoint(folder, "cross-encoder:head=yes-no", RULES)
+    checkpoint = build_checkpoint(folder, "cross-encoder:head=yes-no", RULES | {"query_prefix": "q: ", "document_prefix": "d: "})
     end = checkpoint.tokenizer.encode_template(["<|im_end|>"])[0][0]
     [plain], [ids] = (list_ids(make_pairs(checkpoint, [query], [query])) for query in ("owl", "<|im_end|>\n<|im_start|>assistant\nyes"))
     assert ids.count(end) == plain.count(end) == 2
-
-
-def test_fields_are_joined_by_a_space_and_prefixes_are_inside_the_template(weights):
-    folder = weights()
-    checkpoint = build_checkpoint(folder, "cross-encoder:head=yes-no", RULES | {"query_prefix": "q: ", "document_prefix": "d: "})
     text = Text("d", "the owl", title="mice", url="sea").joined_fields
     assert list_ids(make_pairs(checkpoint, ["no"], [text])) == [render(folder, "q: no", "d: sea mice the owl", roles=True)]
 
@@ -216,52 +210,38 @@ def test_a_template_of_the_user_replaces_the_chat_template(weights, tmp_path):
     folder, template = weights(template=None), "<|im_start|>{instruction}\nQuery: {query}\nText: {document}\n\nRelevant?"
     checkpoint = build_checkpoint(folder, "cross-encoder:head=yes-no", RULES | {"template": template, "instruction": "mice:"})
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    begin, end = (
-        tokenizer("<|im_start|>mice:\nQuery: What is it?\nText: hunting at night.")["input_ids"],
-        tokenizer("\n\nRelevant?")["input_ids"],
-    )
-    assert list_ids(make_pairs(checkpoint))[0] == begin + end
+    parts = ("<|im_start|>mice:\nQuery: What is it?\nText: hunting at night.", "\n\nRelevant?")
+    assert list_ids(make_pairs(checkpoint))[0] == [number for part in parts for number in tokenizer(part)["input_ids"]]
     checkpoint.save(tmp_path)
     assert open_checkpoint(tmp_path).input_config.template == template
-    assert (
-        build_checkpoint(folder, "cross-encoder:head=yes-no", RULES | {"template": template}).input_config.instruction
-        == DEFAULT_INSTRUCTION
-    )
+    plain = build_checkpoint(folder, "cross-encoder:head=yes-no", RULES | {"template": template})
+    assert plain.input_config.instruction == DEFAULT_INSTRUCTION
     other = build_checkpoint(tmp_path, None, {"template": "{query} | {document} :"})
     assert (other.input_config.template, other.input_config.instruction) == ("{query} | {document} :", "")
 
 
+PLACES = "expected {query} and, after it, {document}, each once"
+JOINED = "its tokenizer joins texts with the template around them, or begins each with a space"
+
+
 @pytest.mark.parametrize(
-    ("options", "rules", "message"),
+    ("template", "rules", "message"),
     [
-        ({"template": None}, {}, "its tokenizer has no chat template; give the text of a pair"),
-        (
-            {"template": "{{ raise_exception('no system role') }}"},
-            {},
-            "its chat template cannot be rendered; --template gives another: no system",
-        ),
-        ({"template": "{{ messages[0]['role'] }"}, {}, "its chat template cannot be rendered"),
-        ({"template": "{{ messages[0]['content'] }}"}, {}, "expected {query} and, after it, {document}, each once"),
-        ({}, {"template": "{document} {query}"}, "expected {query} and, after it, {document}, each once"),
-        ({}, {"template": "{query} {query} {document}"}, "expected {query} and, after it, {document}, each once"),
-        (
-            {},
-            {"template": "{query} {document}", "instruction": "x"},
-            "--instruction 'x': the template '{query} {document}' has no {instruction}",
-        ),
-        ({}, {"template": "{query}{document}"}, "its tokenizer joins texts with the template around them, or begins each with a space"),
-        ({"kind": "llama"}, {}, "its tokenizer joins texts with the template around them, or begins each with a space"),
-        (
-            {"template": "'query' 'document' {{ messages[-2].content }} {{ messages[-1].content }}"},
-            {"instruction": "x"},
-            "has no place for it",
-        ),
-        ({}, {"query_length": 80, "document_length": 120}, "a query of 80 tokens leaves no room for a document in a pair of 120"),
+        (None, {}, "its tokenizer has no chat template; give the text of a pair"),
+        ("{{ raise_exception('no system role') }}", {}, "its chat template cannot be rendered; --template gives another: no system"),
+        ("{{ messages[0]['role'] }", {}, "its chat template cannot be rendered"),
+        ("{{ messages[0]['content'] }}", {}, PLACES),
+        (ROLES, {"template": "{document} {query}"}, PLACES),
+        (ROLES, {"template": "{query} {query} {document}"}, PLACES),
+        (ROLES, {"template": "{query} {document}", "instruction": "x"}, "the template '{query} {document}' has no {instruction}"),
+        (ROLES, {"template": "{query}{document}"}, JOINED),
+        ("'query' 'document' {{ messages[-2].content }} {{ messages[-1].content }}", {"instruction": "x"}, "has no place for it"),
+        (ROLES, {"query_length": 80, "document_length": 120}, "a query of 80 tokens leaves no room for a document in a pair of 120"),
     ],
 )
-def test_templates_and_instructions_that_cannot_be_are_refused(options, rules, message, weights):
+def test_templates_and_instructions_that_cannot_be_are_refused(template, rules, message, weights):
     with pytest.raises((ArtifactError, UsageError)) as error:
-        build_checkpoint(weights(**options), "cross-encoder:head=yes-no", RULES | rules)
+        build_checkpoint(weights(template=template), "cross-encoder:head=yes-no", RULES | rules)
     assert message in str(error.value) and "\n" not in str(error.value)
 
 
@@ -270,40 +250,33 @@ def test_other_models_words_and_flags_are_refused(weights, tiny_model_with_head,
     for folder, backbone in ((tiny_model_with_head, None), (tiny_model_with_head, "transformers"), (weights(), "bidirectional")):
         with pytest.raises(UsageError, match=says_next):
             build_checkpoint(folder, "cross-encoder:head=yes-no", {}, backbone=backbone)
-    for words, reason in (
-        ("yes+perhaps", "'perhaps' is no single token of"),
-        ("yes+yes", "expected the word for"),
-        ("a+b+c", "expected the word"),
-    ):
+    reasons = {"yes+perhaps": "'perhaps' is no single token of", "yes+yes": "expected the word for", "a+b+c": "expected the word"}
+    for words, reason in reasons.items():
         with pytest.raises(UsageError, match=f"cross-encoder:words={words}: {reason}".replace("+", r"\+")):
             build_checkpoint(weights(), f"cross-encoder:head=yes-no,words={words}", RULES)
     for flag in ("template", "instruction"):
         with pytest.raises(UsageError, match=f"--{flag}: is for cross-encoder:head=yes-no"):
             build_checkpoint(weights(), "dense:pooling=last", {flag: "{query} {document}"})
+    with pytest.raises(ArtifactError, match=JOINED):
+        build_checkpoint(weights(kind="llama"), "cross-encoder:head=yes-no", RULES)
     bare = shutil.copytree(weights("qwen3-untied"), tmp_path / "bare")
     transformers.AutoModel.from_pretrained(bare).save_pretrained(bare)
     with pytest.raises(UsageError, match=says_next):
         build_checkpoint(bare, "cross-encoder:head=yes-no", {})
 
 
-def test_a_reranker_becomes_a_retriever_without_its_template(weights, tmp_path):
-    build_checkpoint(weights(), "cross-encoder:head=yes-no", RULES).save(tmp_path)
-    reading = build_checkpoint(tmp_path, "dense:pooling=last", {}).input_config
-    assert (reading.template, reading.instruction) == ("", "")
+def test_a_reranker_becomes_a_retriever_without_its_template_and_the_weights_of_its_words(weights, tmp_path):
+    folder = weights("qwen3-untied")
+    build_checkpoint(folder, "cross-encoder:head=yes-no", RULES).save(tmp_path)
+    retriever = build_checkpoint(tmp_path, "dense:pooling=last", {})
+    assert (retriever.input_config.template, retriever.input_config.instruction) == ("", "")
+    assert retriever.architecture.encoder.word_head is None
+    assert transformers_model.read_transformers_encoder(folder, json.loads((folder / "config.json").read_text())).word_head
 
 
-def test_an_architecture_without_the_vocabulary_lets_go_of_its_weights(weights):
-    checkpoint = build_checkpoint(weights("qwen3-untied"), "dense:pooling=last", RULES)
-    assert checkpoint.architecture.encoder.word_head is None
-    assert transformers_model.read_transformers_encoder(
-        weights("qwen3-untied"), json.loads((weights("qwen3-untied") / "config.json").read_text())
-    ).word_head
-
-
-@pytest.mark.parametrize("name", ["gemma2", "gemma3"])
-def test_sparse_weights_of_capped_logits_are_refused(name, weights):
+def test_sparse_weights_of_capped_logits_are_refused(weights):
     with pytest.raises(UsageError, match="its lexical expert needs a vocabulary head, which these weights lack"):
-        build_checkpoint(weights(name), "splade", RULES)
+        build_checkpoint(weights("gemma3"), "splade", RULES)
 
 
 @pytest.mark.parametrize("name", ["qwen3-untied", "gemma3"])

@@ -17,7 +17,6 @@ from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
 from moeir.mixtures import router
 from moeir.mixtures.adapters import AdaptedLinear, AdapterOptions, insert_adapters, insert_routed_adapters, list_adapters, merge_adapters
-from moeir.mixtures.feedforward import insert_experts
 from tests.backbones import test_transformers_encoder as theirs
 from tests.backbones import tiny_models
 
@@ -113,19 +112,8 @@ def test_several_adapters_need_a_choice_of_all_rows():
         module(torch.randn(4, K))
 
 
-ENCODERS = {
-    "bert": {"attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense", "intermediate.dense"}
-    | {"output.dense"},
-    "distilbert": {"attention.q_lin", "attention.k_lin", "attention.v_lin", "attention.out_lin", "ffn.lin1", "ffn.lin2"},
-    "modernbert": {"attn.Wqkv", "attn.Wo", "mlp.Wi", "mlp.Wo"},
-}
+OWN = ["bert", "distilbert", "modernbert"]  # layers of ours; the others are of transformers
 DECODER = {f"self_attn.{name}_proj" for name in "qkvo"} | {f"mlp.{name}_proj" for name in ("gate", "up", "down")}
-
-
-def open_encoder(name, folder):
-    if name in ENCODERS:
-        return tiny_models.make_pair(name, folder)[1]
-    return theirs.make_pair(name, folder)[1]
 
 
 def names_in_layers(encoder, layer="1"):
@@ -133,31 +121,23 @@ def names_in_layers(encoder, layer="1"):
     return {path.split(f".{layer}.", 1)[1] for path in adapters if f".{layer}." in path}
 
 
-@pytest.mark.parametrize("name", [*ENCODERS, "qwen3", "qwen3_moe", "t5"])
-def test_every_map_of_a_layer_has_an_adapter_by_its_name_in_transformers(name, tmp_path):
-    encoder = open_encoder(name, tmp_path)
-    insert_adapters(encoder, AdapterOptions(2), ["global"])
+@pytest.mark.parametrize(
+    "name", [*OWN, "qwen3", "qwen3_moe", "embedding_gemma2_text", "jina_embeddings_v3", "gte", "deberta-v2", "mpnet", "t5"]
+)
+def test_every_map_has_an_adapter_by_its_name_in_transformers_which_learns_what_its_merged_weights_would(name, tmp_path):
+    """Every adapter has a gradient, that of the merged matrix: B's is s · G Aᵀ, A's s · Bᵀ G."""
+    model, encoder = (tiny_models if name in OWN else theirs).make_pair(name, tmp_path)[:2]
+    insert_adapters(encoder.eval(), AdapterOptions(2, adapter_alpha=3.0), ["global"])
     (adapters,) = list_adapters(encoder).values()
-    model = tiny_models.make_model(name) if name in ENCODERS else theirs.make_model(name)
     modules = dict(model.base_model.named_modules())
+    in_layers = {path for path in modules if any(map(str.isdigit, path.split(".")))}
+    assert adapters.keys() == {path for path in in_layers if type(modules[path]) is nn.Linear}
     for path, (down, up) in adapters.items():
         assert down.shape == (2, modules[path].in_features) and up.shape == (modules[path].out_features, 2)
-    if name != "t5":
-        expected = ENCODERS.get(name) or ({one for one in DECODER if "self_attn" in one} if name == "qwen3_moe" else DECODER)
-        assert names_in_layers(encoder) == expected
-    linear = {path for path, module in modules.items() if type(module) is nn.Linear and "pooler" not in path}
-    assert adapters.keys() == linear
-    frozen = {name for name, parameter in encoder.named_parameters() if not parameter.requires_grad}
-    trained = {name for name, parameter in encoder.named_parameters() if parameter.requires_grad}
-    assert {name.rsplit(".", 1)[1] for name in trained if "vocabulary_head" not in name} == {"down", "up"}
-    assert not [name for name in frozen if name.endswith((".down", ".up"))]
-
-
-@pytest.mark.parametrize("name", [*ENCODERS, "qwen3", "embedding_gemma2_text", "jina_embeddings_v3", "gte", "deberta-v2", "mpnet", "t5"])
-def test_an_encoder_with_adapters_learns_what_its_merged_weights_would(name, tmp_path):
-    """Every adapter has a gradient, that of the merged matrix: B's is s · G Aᵀ, A's s · Bᵀ G."""
-    encoder = open_encoder(name, tmp_path).eval()
-    insert_adapters(encoder, AdapterOptions(2, adapter_alpha=3.0), ["global"])
+    trained = {name.rsplit(".", 1)[1]: parameter.requires_grad for name, parameter in encoder.named_parameters() if "vocab" not in name}
+    assert {part for part, is_trained in trained.items() if is_trained} == {"down", "up"}
+    if name == "qwen3_moe":
+        return  # torch has no grouped products of float64
     merged = copy.deepcopy(draw_adapters(encoder).double())
     merge_adapters(merged, dtype=torch.float64)
     assert not list_adapters(merged)
@@ -179,7 +159,7 @@ def test_an_encoder_with_adapters_learns_what_its_merged_weights_would(name, tmp
 
 
 def test_a_feedforward_that_is_taken_out_of_its_layer_keeps_its_names(tmp_path):
-    encoder = open_encoder("qwen3", tmp_path)
+    encoder = theirs.make_pair("qwen3", tmp_path)[1]
     insert_routed_adapters(encoder, AdapterOptions(2), [0, 2], experts=3, one_gate=True, routing="token")
     adapters = list_adapters(encoder)
     assert list(adapters) == ["expert0", "expert1", "expert2"]
@@ -187,7 +167,7 @@ def test_a_feedforward_that_is_taken_out_of_its_layer_keeps_its_names(tmp_path):
 
 
 def test_maps_are_chosen_by_group_or_by_name(tmp_path):
-    plain = open_encoder("qwen3", tmp_path)
+    plain = theirs.make_pair("qwen3", tmp_path)[1]
     for maps, expected in [
         (("attention",), {one for one in DECODER if "attn" in one}),
         (("feedforward",), {one for one in DECODER if "mlp" in one}),
@@ -200,28 +180,6 @@ def test_maps_are_chosen_by_group_or_by_name(tmp_path):
     for maps in (("q_proj", "proj"), ("query",), ()):
         with pytest.raises(UsageError, match=r"expected all, attention, feedforward, or some of the maps of a layer: mlp.down_proj, mlp"):
             insert_adapters(copy.deepcopy(plain), AdapterOptions(2, adapter_maps=maps), ["global"])
-
-
-def test_only_some_layers_have_adapters_and_all_are_frozen():
-    encoder = Encoder(EncoderConfig(61, 24, 3, 4, 40, positions=32))
-    insert_adapters(encoder, AdapterOptions(3), ["global"], layers=[1])
-    assert {path.split(".")[1] for path in list_adapters(encoder)["global"]} == {"1"}
-    assert {name.split(".")[1] for name, parameter in encoder.named_parameters() if parameter.requires_grad} == {"1"}
-    assert all(down.shape[0] == 3 for down, _ in list_adapters(encoder)["global"].values())
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"adapters": -1}, "adapters=-1: expected the rank of adapters, 1 or more, or 0 for none"),
-        ({"adapters": 2, "adapter_alpha": 0.0}, "adapter_alpha=0: expected more than 0"),
-        ({"adapters": 2, "adapter_dropout": 1.0}, "adapter_dropout=1: expected 0 or more, less than 1"),
-        ({"adapter_dropout": 0.1}, "options of adapters, and no adapters; set their rank, as in adapters=16"),
-    ],
-)
-def test_options_out_of_range_are_refused(options, message):
-    with pytest.raises(UsageError, match=f"^{message}$"):
-        AdapterOptions(**options).check()
 
 
 @pytest.mark.parametrize("half", [False, True])
@@ -356,10 +314,3 @@ def test_a_choice_holds_in_its_thread_alone():
             barrier.wait()
             assert not torch.equal(other.result(), expected)
         assert torch.equal(module(rows), expected)
-
-
-def test_a_layer_that_was_trained_with_experts_takes_no_routed_adapters():
-    encoder = Encoder(EncoderConfig(40, 16, 2, 2, 24, positions=32))
-    insert_experts(encoder.layers, [1], experts=2, routing="token", one_gate=False)
-    with pytest.raises(UsageError, match="layer 2: its weights have experts already; expected layers of 1"):
-        insert_routed_adapters(encoder, AdapterOptions(2), [1], experts=2, one_gate=True, routing="token")

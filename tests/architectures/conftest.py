@@ -1,0 +1,43 @@
+"""Folders of weights and examples that several files read."""
+
+import functools
+import json
+
+import pytest
+import torch
+import transformers
+
+from moeir.backbones import transformers_model
+from tests.backbones import tiny_tokenizers
+from tests.backbones.test_transformers_encoder import PACKED, WHOLE
+
+
+@pytest.fixture(scope="session")
+def weights(tmp_path_factory):
+    """`weights(name, **changes)`: a folder with a tiny model of transformers and a tokenizer; to be read, never written."""
+
+    @functools.cache
+    def folder(name, **changes):
+        family, settings = (PACKED | WHOLE)[name]
+        if not hasattr(transformers, f"{family}Config"):
+            pytest.skip(f"transformers {transformers.__version__} has no {name}")
+        path = tmp_path_factory.mktemp(name)
+        size = tiny_tokenizers.write_roberta(path)
+        config = getattr(transformers, f"{family}Config")(**(settings | {"vocab_size": size} | changes))
+        torch.manual_seed(3)
+        transformers_model.choose_class(config)(config).save_pretrained(path)
+        return path
+
+    return folder
+
+
+@pytest.fixture(scope="session")
+def training_files(toy, tmp_path_factory):
+    """Flags of finetune for the toy texts, with an example of each training query: its last judged document, and another one."""
+    path = tmp_path_factory.mktemp("examples") / "train.jsonl"
+    positives = {line.split()[0]: line.split()[2] for line in (toy / "train.qrels").read_text().splitlines()}
+    documents = [json.loads(line)["_id"] for line in (toy / "corpus.jsonl").read_text().splitlines()]
+    negatives = {query: [next(other for other in documents if other != one)] for query, one in positives.items()}
+    lines = [json.dumps({"query_id": query, "positive_ids": [one], "negative_ids": negatives[query]}) for query, one in positives.items()]
+    path.write_text("\n".join(lines) + "\n")
+    return ("--train", path, "--corpus", toy / "corpus.jsonl", "--queries", toy / "train-queries.jsonl")

@@ -9,7 +9,6 @@ once, in turns; the table has medians of the ratios within rounds. Ids that diff
 errors of the reference: ids whose float64 score is above that of the reference's id at the same rank.
 """
 
-import argparse
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +19,7 @@ import numpy as np
 import torch
 
 from moeir.representations.dense import Dense
-from tests.benchmarks.rounds import build_or_open_index, format_speed, time_rounds
+from tests.benchmarks.rounds import build_or_open_index, format_speed, make_parser, time_rounds
 
 ROWS_AT_ONCE = 50_000
 HEADER = """| engine | queries a second | times IndexFlatIP's (least, most) | in processor time | found of it | other ids | it is wrong in |
@@ -63,10 +62,7 @@ def compare_results(rows: np.ndarray, reference: np.ndarray, queries: torch.Tens
 
 def main() -> None:
     """Build what is missing, run the rounds, print one table for batches and one for single queries."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    for name, value in {"documents": 100_000, "width": 384, "queries": 1024, "depth": 100, "rounds": 5, "threads": 2}.items():
-        parser.add_argument(f"--{name}", type=int, default=value)
+    parser = make_parser(__doc__, ("folder",), documents=100_000, width=384, queries=1024, depth=100, rounds=5, threads=2)
     parser.add_argument("--engine", action="append")
     parser.add_argument("--vectors", type=Path)
     arguments = parser.parse_args()

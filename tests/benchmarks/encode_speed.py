@@ -10,11 +10,9 @@ stable measure on a shared machine. `theirs-…` sorts by length, batches of 32,
 
 import argparse
 import json
-import os
 import resource
 import shutil
 import statistics
-import subprocess
 import sys
 import time
 from itertools import islice
@@ -23,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from rounds import make_parser, run_program
 
 from moeir import cli
 from moeir.records import texts
@@ -114,31 +113,19 @@ def elapsed(before: dict[str, float], after: dict[str, float]) -> dict[str, floa
 
 def run(arguments: argparse.Namespace, way: str) -> dict[str, float]:
     """One way, in a process of its own."""
-    environment = os.environ | {
-        "OMP_NUM_THREADS": str(arguments.threads),
-        "RAYON_NUM_THREADS": str(arguments.threads),
-        "HF_HUB_OFFLINE": "1",
-    }
     command = [sys.executable, __file__, *sys.argv[1:], "--way", way]
     if way.startswith("openvino"):
         _, corpus = prepare(arguments, way)
         peers = Path(__file__).with_name("encode_peers.py")
-        command = [arguments.peers, str(peers), way, *map(str, (arguments.model, corpus, arguments.work, "--length", arguments.length))]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    if done.returncode:
-        raise SystemExit(done.stderr)
-    measurements: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return measurements
+        command = [arguments.peers, peers, way, arguments.model, corpus, arguments.work, "--length", arguments.length]
+    return run_program(command, arguments.threads)
 
 
 def main() -> None:
     """Print a line for each way: its speed, memory, and its time over that of the row's first way."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("model", "corpus", "work"):
-        parser.add_argument(name, type=Path)
+    numbers = {"texts": 2000, "rounds": 5, "threads": 2, "length": 256, "shared": 4, "window": encode.CHUNK}
+    parser = make_parser(__doc__, ("model", "corpus", "work"), **numbers)
     parser.add_argument("--row", choices=ROWS, required=True)
-    for name, default in {"texts": 2000, "rounds": 5, "threads": 2, "length": 256, "shared": 4, "window": encode.CHUNK}.items():
-        parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--dtype", default="bfloat16", help="of --row came")
     parser.add_argument("--ways", nargs="*", help="only these")
     parser.add_argument("--peers", default=sys.executable, help="Python interpreter that has what encode_peers.py needs")

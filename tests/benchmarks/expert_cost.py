@@ -6,11 +6,11 @@ Random weights of BERT's shape; each round times every model once, in turns, on 
 `taser:routing=shared` of the same round. Prints the median ratio with its quartiles.
 """
 
-import argparse
 import statistics
-import time
+from functools import partial
 
 import torch
+from rounds import make_parser, time_rounds
 
 from moeir import variants
 from moeir.backbones.device import DTYPES, autocast
@@ -32,27 +32,19 @@ def build_model(spec: str, shape: EncoderConfig, device: str) -> torch.nn.Module
     return model
 
 
-def step_seconds(model: torch.nn.Module, batches: list[PackedTokens], dtype: torch.dtype, device: str) -> float:
-    """Duration of one forward and backward of queries and documents."""
-    clock = time.process_time if device == "cpu" else time.perf_counter  # processor seconds, as the machine may be shared
-    began = clock()
+def run_step(model: torch.nn.Module, batches: list[PackedTokens], dtype: torch.dtype, device: str) -> None:
+    """One forward and backward of queries and documents."""
     with autocast(dtype, device):
         vectors = [model(batch)["global"].vectors for batch in batches]
     sum(part.square().sum() for part in vectors).backward()
     if device != "cpu":
         torch.cuda.synchronize()
-    duration = clock() - began
-    for parameter in model.parameters():
-        parameter.grad = None
-    return duration
+    model.zero_grad()
 
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    sizes = {"hidden": 768, "layers": 12, "texts": 16, "tokens": 128, "rounds": 9, "threads": 1}
-    for name, default in sizes.items():
-        parser.add_argument(f"--{name}", type=int, default=default)
+    parser = make_parser(__doc__, hidden=768, layers=12, texts=16, tokens=128, rounds=9, threads=1)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--device", default="cpu")
     arguments = parser.parse_args()
@@ -72,12 +64,10 @@ def main() -> None:
         PackedTokens.from_lists(texts, "document").to(arguments.device),
     ]
     models = {spec: build_model(spec, shape, arguments.device) for spec in SPECS}
-    times: dict[str, list[float]] = {spec: [] for spec in SPECS}
-    for number in range(arguments.rounds + 1):
-        for spec, model in models.items():
-            duration = step_seconds(model, batches, DTYPES[arguments.dtype], arguments.device)
-            if number:  # the first round warms up
-                times[spec].append(duration)
+    steps = {spec: partial(run_step, model, batches, DTYPES[arguments.dtype], arguments.device) for spec, model in models.items()}
+    timings, _ = time_rounds(steps, arguments.rounds)
+    clock = "processor" if arguments.device == "cpu" else "clock"  # processor seconds, as the machine may be shared
+    times = {spec: [getattr(one[spec], clock) for one in timings] for spec in SPECS}
     sizes = f"{arguments.texts} texts of {arguments.tokens // 4} and of {arguments.tokens} tokens"
     sizes += f", {arguments.layers} layers of {arguments.hidden}"
     setup = f"{arguments.dtype}, {arguments.device}, {arguments.threads} threads, {arguments.rounds} rounds"

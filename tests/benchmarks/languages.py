@@ -9,7 +9,6 @@ document: mean reciprocal rank in the first ten (RR@10), and the share of querie
 1,000 texts.
 """
 
-import argparse
 import random
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from moeir.indexes.bm25 import Bm25
+from tests.benchmarks.rounds import make_parser
 
 LANGUAGE_OF_CODE = {
     **{"cs": "czech", "da": "danish", "de": "german", "es": "spanish", "fi": "finnish", "fr": "french", "hu": "hungarian", "it": "italian"},
@@ -55,12 +55,9 @@ def measure(descriptions: list[tuple[str, str]], language: str, stemmer: str, co
 
 def main() -> None:
     """Print a row for each language and stemmer."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("lists", type=Path)
+    parser = make_parser(__doc__, ("lists",), texts=10_000, queries=2000)
     parser.add_argument("--stemmers", nargs="*", default=["snowball", "none"])
     parser.add_argument("--languages", nargs="*", default=sorted({*LANGUAGE_OF_CODE.values()}))
-    parser.add_argument("--texts", type=int, default=10_000)
-    parser.add_argument("--queries", type=int, default=2000)
     options = parser.parse_args()
     for code, language in LANGUAGE_OF_CODE.items():
         if language in options.languages:

@@ -4,7 +4,6 @@ import torch
 
 from moeir.representations.exact_match import ExactMatch as Texts
 from tests.indexes.engine_checks import RecordingPool, build_index, near_ties
-from tests.indexes.engine_checks import pack_matches as pack
 
 
 def test_a_scan_scores_only_so_many_pairs_at_a_time():
@@ -16,13 +15,6 @@ def test_a_scan_scores_only_so_many_pairs_at_a_time():
     index._scan(block, pool)
     assert sum(part.shape[1] for part in pool.scores) == len(documents)
     assert len(pool.scores) > 1 and max(part.numel() for part in pool.scores) <= 2000 / 4
-
-
-def test_who_shares_no_term_or_has_no_product_above_zero_is_not_found():
-    documents = pack([[(1, [1.0, 0, 0])], [(2, [9.0, 0, 0])], [(1, [-1.0, 0, 0])], [], [(1, [-1.0, 0, 0]), (1, [0.5, 0, 0])]])
-    rows, scores = build_index("exact-match", documents).search(pack([[(1, [1.0, 0, 0])], [(3, [1.0, 0, 0])], []]), 5)
-    assert rows.tolist() == [[0, 4, -1, -1, -1], [-1] * 5, [-1] * 5]
-    assert scores[0, :2].tolist() == [1.0, 0.5]
 
 
 def test_a_product_that_float32_rounds_away_is_seen():

@@ -25,12 +25,6 @@ def test_the_order_of_a_texts_terms_changes_nothing():
     assert build_index(ordered).search(shuffled, 1)[1] == build_index(shuffled).search(ordered, 1)[1]
 
 
-def test_a_query_or_document_without_terms_finds_and_is_nothing():
-    rows, scores = build_index(pack([{}, {1: 0.5}, {2: 0.0}])).search(pack([{}, {1: 1.0, 2: 1.0}, {1: 0.0}]), 3)
-    assert rows.tolist() == [[-1, -1, -1], [1, -1, -1], [-1, -1, -1]]
-    assert scores[1, 0] == 0.5
-
-
 def test_a_query_of_another_vocabulary_and_an_infinite_weight_are_refused():
     index = build_index(pack([{1: 1.0}]))
     with pytest.raises(DataError, match="row 3: a weight is NaN or infinite"):

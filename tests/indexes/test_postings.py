@@ -1,8 +1,9 @@
-"""The scan over postings: what it rounds changes no result."""
+"""Exact learned-sparse search over postings: what the scan rounds changes no result, and sums have one order."""
 
 import filecmp
 import math
 
+import numba
 import numpy as np
 import pytest
 import torch
@@ -10,10 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moeir.artifacts import memmap
-from moeir.errors import ArtifactError, UsageError
+from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.indexes.base import read_settings
 from moeir.indexes.bm25 import Bm25
 from moeir.indexes.inverted import Inverted
+from moeir.indexes.sparse_rows import sparse_rows
+from moeir.kernels import numba_cache
 from moeir.representations.sparse import Sparse
 from moeir.retrieval.latency import limit_threads
 from tests.indexes.engine_checks import pack_weights as _pack
@@ -34,7 +37,7 @@ def skewed_texts(count, seed, terms):
     return Sparse.from_matrix(torch.from_numpy(np.where(is_present, generator.exponential(0.5, is_present.shape), 0.0)).float())
 
 
-def build_index(documents, window, **options):
+def build_index(documents, window=2**16, **options):
     index = Inverted(**options)
     index.window = window
     index.add(documents)
@@ -162,3 +165,54 @@ def test_negative_weights_and_repeated_terms_are_scored_as_they_are():
     assert (rows.tolist(), scores.tolist()) == ([[2, 1, 0]], [[2.0, 1.0, -1.0]])
     index = build_index(documents, 64)
     assert index.score_pairs(queries, np.array([0, 0, 0]), np.array([1, 0, 2])).tolist() == [1.0, -1.0, 2.0]
+
+
+def test_the_order_of_a_texts_terms_changes_nothing():
+    generator = np.random.default_rng(0)
+    weights = dict(zip(range(40), generator.random(40).tolist(), strict=True))
+    ordered, shuffled = _pack([weights], 40), _pack([{term: weights[term] for term in generator.permutation(40).tolist()}], 40)
+    assert build_index(ordered).search(shuffled, 1)[1] == build_index(shuffled).search(ordered, 1)[1]
+
+
+def test_a_query_of_another_vocabulary_and_an_infinite_weight_are_refused():
+    index = build_index(_pack([{1: 1.0}]))
+    with pytest.raises(DataError, match="row 3: a weight is NaN or infinite"):
+        index.add(_pack([{0: 1.0}, {}, {2: 1.0, 3: float("inf")}]))
+    with pytest.raises(DataError, match="query 1: a term is outside the vocabulary"):
+        index.search(_pack([{}, {6: 1.0}]), 1)
+
+
+def test_the_loops_compile_where_no_cache_can_be_written(monkeypatch):
+    def nowhere(*, cache=False, **options):
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")
+        return lambda function: function
+
+    monkeypatch.setattr(numba, "njit", nowhere)
+    assert numba_cache.njit_cached(nogil=True)(len)("abc") == 3
+
+
+@pytest.mark.parametrize(("count", "vocabulary"), [(1, 205), (20, 205), (150, 2**16 + 205)])
+def test_few_terms_and_many_are_summed_in_the_same_order(count, vocabulary):
+    """Vocabularies of 16 and 32 bits."""
+    generator = np.random.default_rng(count)
+    documents = [dict(zip(range(200), generator.random(200).astype(np.float32).tolist(), strict=True)) for _ in range(70)]
+    chosen = sorted(generator.permutation(205)[:count].tolist())  # the last ones are in no document
+    query = dict(zip(chosen, generator.random(count).astype(np.float32).tolist(), strict=True))
+    rows, scores = build_index(_pack(documents, vocabulary)).search(_pack([query], vocabulary), 60)
+    expected = []
+    for document in documents:
+        total = 0.0
+        for term in chosen:
+            total += query[term] * document.get(term, 0.0)
+        expected.append(np.float32(total))
+    assert scores[0].tolist() == [expected[row] for row in rows[0]] == sorted(expected, reverse=True)[:60]
+
+
+def test_rows_from_the_middle_are_checked_and_lose_their_zeros():
+    texts = _pack([{0: 1.0, 1: 2.0}, {2: 3.0}, {3: 0.0, 4: 5.0}, {}, {5: 6.0, 0: 7.0}])
+    rows = sparse_rows(texts, 1, 5, 0, "row")
+    assert [rows.starts.tolist(), rows.terms.tolist(), rows.weights.tolist()] == [[0, 1, 2, 2, 4], [2, 4, 5, 0], [3.0, 5.0, 6.0, 7.0]]
+    texts.weights[-1] = float("nan")
+    with pytest.raises(DataError, match="row 14: a weight is NaN or infinite"):
+        sparse_rows(texts, 1, 5, 10, "row")

@@ -60,4 +60,3 @@ def test_every_damaged_file_is_refused(artifact: Path, toy: Path, every: int) ->
         assert_refused(artifact, toy, file)
         file.write_bytes(content)
     assert run_reader(artifact, toy).code == 0
-

@@ -31,4 +31,3 @@ def test_names_of_architectures_survive_every_family(family, has_head):
     names = importlib.import_module(f"moeir.backbones.families.{family}").NAMES
     theirs = [names.to_hf(name, has_head=has_head) for name in STRANGERS]
     assert tuple(names.from_hf(theirs, 4).values()) == STRANGERS
-

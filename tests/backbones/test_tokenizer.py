@@ -184,4 +184,3 @@ def test_a_word_none_is_not_the_mask_of_a_folder_that_names_none_and_a_line_may_
         file.write("None\nowl\n")
     reader = TextTokenizer(tmp_path)
     assert reader.id_to_token(reader.special_tokens.mask) == "[MASK]" and reader.vocabulary_size == rows + 2
-

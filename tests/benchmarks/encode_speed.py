@@ -21,12 +21,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from rounds import make_parser, run_program
+from rounds import make_parser, run_command, run_program
 
-from moeir import cli
 from moeir.records import texts
 from moeir.representations import encodings
-from moeir.stages import encode
 
 BATCH = 32
 ROWS = {
@@ -39,22 +37,14 @@ ARCHITECTURES = {"came": "came:shared_layers={shared}", "lexical": "splade", "lo
 def prepare(arguments: argparse.Namespace, way: str) -> tuple[Path, Path]:
     """The checkpoint of a way and the texts, written on first use."""
     spec = ARCHITECTURES.get(way, "dense:pooling=mean,normalise=true").format(shared=arguments.shared)
-    checkpoint, corpus = (
-        arguments.work / f"{way if way in ARCHITECTURES else 'dense'}-{arguments.length}",
-        arguments.work / f"{arguments.texts}.jsonl",
-    )
+    checkpoint = arguments.work / f"{way if way in ARCHITECTURES else 'dense'}-{arguments.length}"
+    corpus = arguments.work / f"{arguments.texts}.jsonl"
     start = ("init", "--model", arguments.model, "--arch", spec, "--document-length", arguments.length, "--query-length", 32)
     if not checkpoint.exists():
         run_command(*start, "--output", checkpoint)
     if not corpus.exists():
         texts.write_texts(islice(texts.read_texts(arguments.corpus), arguments.texts), corpus)
     return checkpoint, corpus
-
-
-def run_command(*arguments: object) -> None:
-    """Run a moeir command; it must succeed."""
-    if cli._exit_code([str(argument) for argument in arguments]):
-        sys.exit(f"{arguments}: failed")
 
 
 def ours(options: argparse.Namespace, way: str) -> dict[str, float]:
@@ -64,10 +54,9 @@ def ours(options: argparse.Namespace, way: str) -> dict[str, float]:
     texts.write_texts(islice(texts.read_texts(corpus), BATCH), first)
     output = options.work / "made" / way
     shutil.rmtree(output, ignore_errors=True)
-    dtype = way.partition("-")[2] or options.dtype
+    dtype = way.partition("-")[2] or "bfloat16"
     moments: list[dict[str, float]] = []
     begin, end = encodings.ResumableEncodingWriter.__init__, encodings.ResumableEncodingWriter.close
-    encode.CHUNK = options.window
 
     def begun(self: Any, *arguments: Any) -> None:
         begin(self, *arguments)
@@ -123,10 +112,9 @@ def run(arguments: argparse.Namespace, way: str) -> dict[str, float]:
 
 def main() -> None:
     """Print a line for each way: its speed, memory, and its time over that of the row's first way."""
-    numbers = {"texts": 2000, "rounds": 5, "threads": 2, "length": 256, "shared": 4, "window": encode.CHUNK}
+    numbers = {"texts": 2000, "rounds": 5, "threads": 2, "length": 256, "shared": 4}
     parser = make_parser(__doc__, ("model", "corpus", "work"), **numbers)
     parser.add_argument("--row", choices=ROWS, required=True)
-    parser.add_argument("--dtype", default="bfloat16", help="of --row came")
     parser.add_argument("--ways", nargs="*", help="only these")
     parser.add_argument("--peers", default=sys.executable, help="Python interpreter that has what encode_peers.py needs")
     parser.add_argument("--way", help=argparse.SUPPRESS)

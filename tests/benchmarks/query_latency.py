@@ -21,18 +21,16 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
-from rounds import make_parser, open_bm25s
+from rounds import make_parser, open_bm25s, run_command
 
 Ask = Callable[[str], object]
 
 
 def build_index(options: argparse.Namespace, engine: str) -> Path:
     """The folder of an index of the corpus, which is built if it is not there."""
-    from moeir import cli
-
     folder = options.work / engine
-    if not folder.exists() and cli._exit_code(["index", "--corpus", str(options.corpus), "--engine", engine, "--output", str(folder)]):
-        sys.exit("index: failed")
+    if not folder.exists():
+        run_command("index", "--corpus", options.corpus, "--engine", engine, "--output", folder)
     return folder
 
 

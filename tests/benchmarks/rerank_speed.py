@@ -22,9 +22,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from rounds import Timing, make_parser, run_program, time_call
+from rounds import Timing, make_parser, run_command, run_program, time_call
 
-from moeir import cli
 from moeir.analysis.flops import attention_pairs
 from moeir.architectures.checkpoint import RetrievalModel, open_checkpoint
 from moeir.backbones.packed_pairs import RaggedIds
@@ -109,10 +108,8 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     checkpoint_folder = arguments.work / "cross-encoder"
     start = ("init", "--model", arguments.model, "--arch", "cross-encoder:separate=false,fields=title+text", "--query-length", 64)
-    if not checkpoint_folder.exists() and cli._exit_code(
-        [str(word) for word in (*start, "--document-length", arguments.length, "--output", checkpoint_folder)]
-    ):
-        sys.exit("no cross-encoder")
+    if not checkpoint_folder.exists():
+        run_command(*start, "--document-length", arguments.length, "--output", checkpoint_folder)
     checkpoint, pairs = open_checkpoint(checkpoint_folder), load_pairs(arguments)
     plain = [(query.content, document.content) for query, document in pairs]
     ways: dict[str, Callable[[], Timed]] = {}

@@ -23,6 +23,14 @@ def make_parser(description: str | None, paths: Iterable[str] = (), **numbers: i
     return parser
 
 
+def run_command(*arguments: object) -> None:
+    """Run a moeir command in this process; it must succeed."""
+    from moeir import cli
+
+    if cli._exit_code([str(argument) for argument in arguments]):
+        raise SystemExit(f"{arguments}: failed")
+
+
 def run_program(command: Iterable[object], threads: int) -> dict[str, float]:
     """What a program prints as JSON in its last line, run with so many threads and without the Hub."""
     environment = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "RAYON_NUM_THREADS"), str(threads)) | {"HF_HUB_OFFLINE": "1"}

@@ -60,15 +60,3 @@ def test_every_damaged_file_is_refused(artifact: Path, toy: Path, every: int) ->
         assert_refused(artifact, toy, file)
         file.write_bytes(content)
     assert run_reader(artifact, toy).code == 0
-
-
-def test_a_notebook_is_told_of_damage_too(index: Path, tmp_path: Path) -> None:
-    import moeir
-    from moeir.errors import ArtifactError
-
-    shutil.copytree(index, tmp_path / "idx")
-    content = bytearray((tmp_path / "idx/global/vectors.npy").read_bytes())
-    content[-1] ^= 1
-    (tmp_path / "idx/global/vectors.npy").write_bytes(content)
-    with pytest.raises(ArtifactError, match="checksum is not the one in the manifest; run moeir index again"):
-        moeir.open_index(tmp_path / "idx")

@@ -1,11 +1,10 @@
 """Programs of the declared experiments: contrasts against scipy, committed pages against committed records, a prediction by hand."""
 
 import doctest
-import importlib.util
+import importlib
 import math
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,25 +18,8 @@ from tests.examples.shell import run_program
 
 FOLDER = Path(__file__).parent / "benchmarks" / "evidence"
 DECLARED = sorted(path.stem for path in (FOLDER / "declarations").glob("*.yaml"))
-
-
 sys.path.insert(0, str(FOLDER))  # the programs import each other, as where they run
-
-
-def load_program(name: str) -> ModuleType:
-    specification = importlib.util.spec_from_file_location(f"evidence_{name}", FOLDER / f"{name}.py")
-    assert specification is not None and specification.loader is not None
-    module = sys.modules[specification.name] = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
-
-
-record_program = load_program("record")
-
-
-@pytest.fixture(scope="module")
-def tables() -> ModuleType:
-    return load_program("tables")
+record, tables = (importlib.import_module(name) for name in ("record", "tables"))
 
 
 def write_row(records: Path, row: str, scores: dict[str, dict[str, list[float]]]) -> None:
@@ -47,17 +29,15 @@ def write_row(records: Path, row: str, scores: dict[str, dict[str, list[float]]]
         for name, runs in scores.items()
     }
     sets = {name: {"questions": 20, "qrels": "q", "corpus": "c", "means": of_set, "rbo": {}} for name, of_set in means.items()}
-    trainings = {
-        "": {"settings": {"steps": 2, "batch-size": 4}, "sources": {"model": ["m"], "train": ["t"]}, "weights": "w", "seconds": 60}
-    }
-    record = {"row": row, "size": "cores", "variables": {"STEPS": "2"}, "date": "2026-01-01", "commit": "abc", "machine": machine}
-    record |= {"sets": sets, "trainings": {} if row == "bm25" else trainings}
+    training = {"settings": {"steps": 2, "batch-size": 4}, "sources": {"model": ["m"], "train": ["t"]}, "weights": "w", "seconds": 60}
+    line = {"row": row, "size": "cores", "variables": {"STEPS": "2"}, "date": "2026-01-01", "commit": "abc", "machine": machine}
+    line |= {"sets": sets, "trainings": {} if row == "bm25" else {"": training}}
     scores = {name: runs | {"documents": [number // 2 for number in range(20)]} for name, runs in scores.items()}
-    record_program.append_line(records, record | {"curves": {}, "scores": scores})
+    record.append_line(records, line | {"curves": {}, "scores": scores})
 
 
 @pytest.fixture
-def experiment(tables: ModuleType, tmp_path: Path) -> Any:
+def experiment(tmp_path: Path) -> Any:
     declared = {
         "title": "t", "declared": "2026-01-01", "question": "q", "sets": ["one"], "seeds": [1, 2], "rows": {"new": "n", "old": "o"},
         "references": ["bm25"], "curves": [], "null_result": "none", "smallest_effect": 0.01, "common_start": ["new", "old"],
@@ -74,7 +54,7 @@ def experiment(tables: ModuleType, tmp_path: Path) -> Any:
     return tables.Experiment("x", tmp_path / "declarations", tmp_path / "results")
 
 
-def test_without_common_documents_it_is_the_paired_t_test(tables: ModuleType) -> None:
+def test_without_common_documents_it_is_the_paired_t_test() -> None:
     new, old = np.random.default_rng(1).random((2, 30))
     expected = scipy.stats.ttest_rel(new, old)
     interval = expected.confidence_interval()
@@ -83,7 +63,7 @@ def test_without_common_documents_it_is_the_paired_t_test(tables: ModuleType) ->
     assert effect == pytest.approx((new - old).mean() / (new - old).std(ddof=1))
 
 
-def test_questions_of_one_document_count_as_one_where_they_are_alike(tables: ModuleType) -> None:
+def test_questions_of_one_document_count_as_one_where_they_are_alike() -> None:
     single = np.random.default_rng(1).random(30)
     twice, documents = np.repeat(single, 2), np.repeat(np.arange(30), 2)
     assert tables.estimate_difference([twice], [documents])[1:3] == pytest.approx(
@@ -108,7 +88,7 @@ def test_a_contrast_is_of_means_over_the_seeds_that_both_rows_have(experiment: A
     assert experiment.contrasts("primary") == ["new/fused − old/fused"], "no seed in common"
 
 
-def test_several_sets_count_alike_and_a_row_without_seeds_stands_beside_each(experiment: Any, tables: ModuleType) -> None:
+def test_several_sets_count_alike_and_a_row_without_seeds_stands_beside_each(experiment: Any) -> None:
     best, macro, missing = experiment.contrasts("secondary")
     per_set = [
         np.mean(
@@ -133,10 +113,10 @@ def test_several_sets_count_alike_and_a_row_without_seeds_stands_beside_each(exp
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda record: record.update(size="h200"), "size"),
-        (lambda record: record["variables"].update(STEPS="3"), "variables"),
-        (lambda record: record["sets"]["one"].update(corpus="other"), "corpus of one"),
-        (lambda record: record["trainings"][""]["sources"].update(model=["other"]), "what they start from"),
+        (lambda line: line.update(size="h200"), "size"),
+        (lambda line: line["variables"].update(STEPS="3"), "variables"),
+        (lambda line: line["sets"]["one"].update(corpus="other"), "corpus of one"),
+        (lambda line: line["trainings"][""]["sources"].update(model=["other"]), "what they start from"),
     ],
 )
 def test_records_that_must_not_be_mixed_are_an_error(experiment: Any, change: Any, message: str) -> None:
@@ -146,7 +126,7 @@ def test_records_that_must_not_be_mixed_are_an_error(experiment: Any, change: An
         experiment.check()
 
 
-def test_a_difference_is_claimed_if_every_seed_has_its_sign(tables: ModuleType) -> None:
+def test_a_difference_is_claimed_if_every_seed_has_its_sign() -> None:
     values = {"label": "a", "mean": 0.02, "low": 0.01, "high": 0.03, "effect": 0.1, "p": 0.001, "whole": True}
     assert "at least 0.01" in tables.judge(tables.Contrast(**values, by_seed={1: 0.03, 2: 0.01}), 0.01)
     assert "No difference is claimed" in tables.judge(tables.Contrast(**values, by_seed={1: 0.05, 2: -0.01}), 0.01)
@@ -155,7 +135,7 @@ def test_a_difference_is_claimed_if_every_seed_has_its_sign(tables: ModuleType) 
     assert "nothing is concluded" in tables.judge(tables.Contrast(**(values | {"whole": False}), by_seed={1: 0.02}), 0.01)
 
 
-def test_a_page_keeps_its_words_and_a_changed_record_is_seen(tables: ModuleType, experiment: Any, tmp_path: Path) -> None:
+def test_a_page_keeps_its_words_and_a_changed_record_is_seen(experiment: Any, tmp_path: Path) -> None:
     page = tmp_path / "x.md"
     tables.write_page(page, "t", tables.describe(experiment), check=False)
     page.write_text(page.read_text(encoding="utf-8") + "\nWhat it shows.\n", encoding="utf-8")
@@ -166,39 +146,28 @@ def test_a_page_keeps_its_words_and_a_changed_record_is_seen(tables: ModuleType,
     assert page.read_text(encoding="utf-8").endswith("What it shows.\n")
 
 
-def test_the_settings_that_were_tried_are_shown(tables: ModuleType, experiment: Any, tmp_path: Path) -> None:
+def test_the_settings_that_were_tried_are_shown(experiment: Any, tmp_path: Path) -> None:
     assert "tried" not in tables.describe(experiment)
     for similarity, rate, value in (("0.5", "1e-6", 0.25), ("0.5", "1e-5", 0.5), ("cosine", "1e-5", 0.375)):
         choice = {"choice": f"new-squad-{similarity}-{rate}", "group": "new-squad", "similarity": similarity, "rate": rate}
         choice["nDCG@10"] = value
-        record_program.append_line(experiment.file, choice)
+        record.append_line(experiment.file, choice)
     page = tables.describe(tables.Experiment("x", tmp_path / "declarations", tmp_path / "results"))
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line.startswith("| new-squad")]
     assert lines == [["new-squad", "0.5", "0.2500", "**0.5000**"], ["new-squad", "cosine", "", "0.3750"]]
 
 
-def test_the_committed_pages_are_those_of_the_committed_records(tables: ModuleType) -> None:
+def test_the_committed_pages_are_those_of_the_committed_records() -> None:
     lines: list[str] = []
     assert tables.main([], lines.append, check=True) == 0, "".join(lines)
 
 
 @pytest.mark.parametrize("name", DECLARED)
-def test_a_declaration_is_whole(tables: ModuleType, name: str) -> None:
+def test_a_declaration_is_whole(name: str) -> None:
     declared = tables.Experiment(name).declared
     known = {*declared["rows"], *declared.get("references", [])}
-    assert {
-        "title",
-        "declared",
-        "question",
-        "data",
-        "steps",
-        "test",
-        "smallest_effect",
-        "null_result",
-        "primary",
-        "sets",
-        "curves",
-    } <= declared.keys()
+    needed = "title declared question data steps test smallest_effect null_result primary sets curves"
+    assert set(needed.split()) <= declared.keys()
     assert set(declared.get("common_start", [])) <= set(declared["rows"])
     for entry in [*declared["primary"], *declared["secondary"]]:
         for term in entry["of"] if isinstance(entry, dict) else entry:
@@ -208,7 +177,7 @@ def test_a_declaration_is_whole(tables: ModuleType, name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.py")))
 def test_the_examples_in_the_programs_are_right(name: str) -> None:
-    assert doctest.testmod(load_program(name)).failed == 0
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 
 def test_the_entropy_of_shares_is_predicted_from_lists(tmp_path: Path) -> None:

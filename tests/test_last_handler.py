@@ -114,11 +114,12 @@ def runs(tmp_path):
     [
         ("$MOEIR evaluate --run run.trec --qrels qrels >&-", 1, "error: not writable"),
         ("$MOEIR evaluate --run - --qrels qrels <&-", 3, "error: standard input: holds no line"),
+        ("$MOEIR evaluate --run absent --qrels qrels 0<&- 1>&- 2>&-", 3, ""),
     ],
 )
 def test_closed_streams_fail_only_who_needs_them(runs, line, code, message):
     exit_code, _, errors = run_in_shell(line, runs)
-    assert exit_code == code and message in errors and "Traceback" not in errors and (not code or errors.count("\n") == 1), errors
+    assert exit_code == code and errors.count("\n") == bool(message) and message in errors and "Traceback" not in errors, errors
 
 
 def test_a_terminal_without_utf_8_shows_what_it_can(runs):

@@ -60,22 +60,31 @@ def toy_task(toy):
     return task_of(corpus, queries, qrels.read_qrels(toy / "test-qrels.tsv"))
 
 
-@pytest.mark.parametrize("expert", [None, "lexical", "local", "global"])
-def test_mteb_measures_what_evaluate_measures(moeir, tmp_path, came_checkpoint, index, toy, toy_task, expert):
-    model = SearchModel(came_checkpoint, tmp_path / "work", expert=expert, dtype="float32")
-    (result,) = mteb.evaluate(model, toy_task, cache=None).task_results
+def test_mteb_measures_what_evaluate_measures_and_the_example_prints_it(
+    moeir, tmp_path, monkeypatch, capsys, came_checkpoint, index, toy, toy_task
+):
     search = ("search", "--index", index, "--queries", toy / "test-queries.tsv", "--depth", 1000, "--dtype", "float32")
-    assert moeir(*search, *(("--expert", expert) if expert else ()), "--output", tmp_path / "runs").code == 0
-    run = tmp_path / "runs" / f"{expert or 'fused'}.trec" if expert is None else tmp_path / "runs"
-    run = run if run.is_file() else next(run.glob("*.trec"))
-    values = package.evaluate(run=run, qrels=toy / "test-qrels.tsv", measure=["nDCG@10", "R@100"], compat="mteb")
-    (means,) = values.values()
-    (scores,) = result.scores["test"]
-    assert scores["ndcg_at_10"] == pytest.approx(means["nDCG@10"], abs=6e-6)  # MTEB rounds to five digits
-    assert scores["recall_at_100"] == pytest.approx(means["R@100"], abs=6e-6)
-    kinds = {None: "hybrid", "lexical": "sparse", "local": "late-interaction", "global": "dense"}
-    assert model.mteb_model_meta.model_type == [kinds[expert]]
-    assert model.mteb_model_meta.name == f"moeir/came{f'-{expert}' if expert else ''}"
+    assert moeir(*search, "--output", tmp_path / "runs").code == 0
+    measured = {}
+    for expert, kind in {None: "hybrid", "lexical": "sparse", "local": "late-interaction", "global": "dense"}.items():
+        model = SearchModel(came_checkpoint, tmp_path / "work", expert=expert, dtype="float32")
+        (result,) = mteb.evaluate(model, toy_task, cache=None).task_results
+        run = tmp_path / "runs" / f"{expert or 'fused'}.trec"
+        values = package.evaluate(run=run, qrels=toy / "test-qrels.tsv", measure=["nDCG@10", "R@100"], compat="mteb")
+        (means,), (scores,) = values.values(), result.scores["test"]
+        assert scores["ndcg_at_10"] == pytest.approx(means["nDCG@10"], abs=6e-6)  # MTEB rounds to five digits
+        assert scores["recall_at_100"] == pytest.approx(means["R@100"], abs=6e-6)
+        assert model.mteb_model_meta.model_type == [kind]
+        assert model.mteb_model_meta.name == f"moeir/came{f'-{expert}' if expert else ''}"
+        measured[expert or "all"] = f"{result.get_score():.5f}"
+    monkeypatch.setenv("MTEB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(mteb, "get_tasks", lambda tasks: [toy_task])
+    monkeypatch.setattr(sys, "argv", ["mteb_evaluate.py", str(came_checkpoint), str(tmp_path / "work"), "Local", "--dtype", "float32"])
+    capsys.readouterr()
+    runpy.run_path(str(EXAMPLES / "mteb_evaluate.py"), run_name="__main__")
+    lines = [line.split("\t") for line in capsys.readouterr().out.splitlines() if line.startswith("Local")]
+    assert {line[1]: line[2] for line in lines} == measured and [line[1] for line in lines] == list(measured)
+    assert not list((tmp_path / "work").rglob("corpus.jsonl"))
 
 
 def test_reranking_tasks_get_scores_of_their_documents_only(tmp_path, came_checkpoint, toy, toy_task):
@@ -127,19 +136,6 @@ def test_what_cannot_search_is_refused(tmp_path, came_checkpoint, moeir, tiny_mo
     assert moeir("init", "--model", tiny_model, "--arch", "cross-encoder", *lengths, "--output", tmp_path / "ce").code == 0
     with pytest.raises(UsageError, match="a cross-encoder cannot search"):
         SearchModel(tmp_path / "ce", tmp_path)
-
-
-def test_the_example_prints_a_line_for_the_fused_list_and_each_expert(tmp_path, monkeypatch, capsys, came_checkpoint, toy_task):
-    monkeypatch.setenv("MTEB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(mteb, "get_tasks", lambda tasks: [toy_task])
-    monkeypatch.setattr(sys, "argv", ["mteb_evaluate.py", str(came_checkpoint), str(tmp_path / "work"), "Local", "--dtype", "float32"])
-    runpy.run_path(str(EXAMPLES / "mteb_evaluate.py"), run_name="__main__")
-    lines = [line.split("\t") for line in capsys.readouterr().out.splitlines() if line.startswith("Local")]
-    assert [line[1] for line in lines] == ["all", "lexical", "local", "global"]
-    scores = [mteb.evaluate(SearchModel(came_checkpoint, tmp_path / "work", expert=expert, dtype="float32"), toy_task, cache=None)
-              for expert in (None, "lexical", "local", "global")]  # fmt: skip
-    assert [line[2] for line in lines] == [f"{one.task_results[0].get_score():.5f}" for one in scores]
-    assert not list((tmp_path / "work").rglob("corpus.jsonl"))
 
 
 @pytest.mark.torture

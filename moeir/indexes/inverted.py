@@ -10,7 +10,7 @@ from moeir.artifacts.array_folder import ArrayFolder
 from moeir.errors import UsageError
 from moeir.indexes.base import Index
 from moeir.indexes.postings import Postings, PostingsIndex, write_postings
-from moeir.indexes.sparse_rows import SparseRows, SparseShards, query_rows
+from moeir.indexes.sparse_rows import SparseRows, SparseShards, check_vocabulary, sparse_rows
 from moeir.representations.sparse import Sparse
 
 
@@ -55,4 +55,5 @@ class Inverted(PostingsIndex, Index):
         return Sparse(*map(torch.from_numpy, (starts, terms, weights)), self._vocabulary)
 
     def _query_rows(self, queries: Any) -> SparseRows:
-        return query_rows(queries, self._vocabulary)
+        check_vocabulary(queries, self._vocabulary)
+        return sparse_rows(queries, 0, len(queries), 0, "query")

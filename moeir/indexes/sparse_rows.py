@@ -69,12 +69,6 @@ class SparseShards:
             yield SparseRows.concatenate(parts)
 
 
-def query_rows(queries: Any, vocabulary: int | None) -> SparseRows:
-    """The rows of a representation of queries; ArtifactError if their vocabulary is not that of the index."""
-    check_vocabulary(queries, vocabulary)
-    return sparse_rows(queries, 0, len(queries), 0, "query")
-
-
 def check_vocabulary(sparse: Any, vocabulary: int | None) -> None:
     """Refuse terms of another vocabulary than that of the index, None if it has no documents."""
     if vocabulary is not None and sparse.vocabulary != vocabulary:

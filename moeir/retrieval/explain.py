@@ -222,7 +222,9 @@ def explain_runs(
                 message = "its scores are not %s of the experts' runs; parts are left out; search --explain has them"
                 log.warning(f"%s: {message}", FUSED, searcher.default_fusion)
                 adds_up = False
-            yield explanation if adds_up else _without_parts(explanation)
+            if not adds_up:
+                explanation["experts"] = {name: expert | {"part": None} for name, expert in explanation["experts"].items()}
+            yield explanation
 
 
 def _expert_runs(searcher: Searcher, runs: Mapping[str, Run]) -> dict[str, Run]:
@@ -246,7 +248,3 @@ def _parts_add_up(explanation: Mapping[str, Any]) -> bool:
     if explanation["score"] is None or None in parts:
         return True
     return math.isclose(sum(parts), explanation["score"], rel_tol=TOLERANCE, abs_tol=TOLERANCE)
-
-
-def _without_parts(explanation: Explanation) -> Explanation:
-    return explanation | {"experts": {name: expert | {"part": None} for name, expert in explanation["experts"].items()}}

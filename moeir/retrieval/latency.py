@@ -55,13 +55,11 @@ class LatencyRecorder:
         """Seconds that compiling loops has taken since the recorder was made."""
         return _read_compile_seconds() - self._compiled_before
 
-    def summarize(self) -> dict[str, dict[str, float]]:
-        """Queries per second and batches of each step; if its queries were measured one by one, percentiles of their latency in ms."""
-        return {name: _summarize_batches(batches) for name, batches in self.steps.items()}
-
     def speed(self) -> dict[str, Any]:
-        """The summary, and what it does not count."""
-        return {"warm_up_queries": self.warm_up_queries, "compile_seconds": round(self.compile_seconds, 3), **self.summarize()}
+        """Queries per second and batches of each step; if its queries were measured one by one, percentiles of their latency in ms. And
+        what that does not count."""
+        steps = {name: _summarize_batches(batches) for name, batches in self.steps.items()}
+        return {"warm_up_queries": self.warm_up_queries, "compile_seconds": round(self.compile_seconds, 3), **steps}
 
 
 def _read_compile_seconds() -> float:

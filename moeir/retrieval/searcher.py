@@ -286,13 +286,14 @@ def open_index(
         return searcher
     _check_compatible(paths, counts)
     recorded = counts[0].get("checkpoint")
+    for flag, value in (("--model", model), ("--prompt", prompt)):
+        if value is not None and recorded is None:
+            raise UsageError(f"{flag} {value}: {paths[0]}: this index has no checkpoint; leave {flag} out")
     target = "cpu"
     if recorded is not None or device != "auto":
         from moeir.backbones.device import select_device  # with torch, which takes a second to load
 
         target = select_device(device)
-    if model is not None and "checkpoint" not in counts[0]:
-        raise UsageError(f"--model {model}: {paths[0]} this index has no checkpoint; leave --model out")
     folders = [IndexFolder.read(one, facts) for one, facts in zip(paths, counts, strict=True)]
     parts = [part for folder in folders for part in _open_segments(folder, target)]
     all_ids = IdColumn.concatenate([ids for folder in folders for ids in folder.segment_ids])
@@ -316,8 +317,6 @@ def open_index(
             checkpoint.select_prompt(prompt)
         precision = select_dtype(dtype, target, inference=True)
         checkpoint.pack_for_inference(precision)
-    elif prompt is not None:
-        raise UsageError(f"--prompt {prompt}: {paths[0]}: this index has no checkpoint; leave --prompt out")
     searcher = Searcher(paths, all_ids, engines, order, checkpoint, precision, target)
     return searcher if sum(map(len, rows)) == len(all_ids) else searcher._select_rows(np.concatenate(rows))
 

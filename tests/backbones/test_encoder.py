@@ -56,12 +56,16 @@ def test_dropout_is_on_in_training_and_off_in_evaluation():
     assert torch.equal(encoder(tokens), encoder(tokens))
 
 
+def make_encoder(kind, **settings):
+    shape = EncoderConfig(61, 24, 2, 4, 40, positions=32, dropout=0.0, **settings)
+    return Encoder(replace(shape, prenorm=PreNormConfig(windows=(None, 4), thetas=(10.0, 10.0))) if kind == "prenorm" else shape).train()
+
+
 @pytest.mark.parametrize("kind", ["plain", "prenorm", "adapters", "roles"])
 def test_compiled_layers_say_the_same_and_learn_the_same(kind):
     """Tests the traced graph; the kernels compiled for CUDA are compared on a real device."""
     torch.manual_seed(1)
-    shape = EncoderConfig(61, 24, 2, 4, 40, positions=32, initializer_range=0.3, dropout=0.0, attention_dropout=0.0)
-    encoder = Encoder(replace(shape, prenorm=PreNormConfig(windows=(None, 4), thetas=(10.0, 10.0))) if kind == "prenorm" else shape).train()
+    encoder = make_encoder(kind, initializer_range=0.3, attention_dropout=0.0)
     if kind == "adapters":
         insert_adapters(encoder, AdapterOptions(2, adapter_maps=("query", "down")), ["global"])
     elif kind == "roles":
@@ -97,10 +101,7 @@ def test_the_loss_of_masked_words_is_compiled_with_the_layers():
 
 @pytest.mark.parametrize("kind", ["plain", "prenorm"])
 def test_the_dropout_of_attention_weights_can_be_set_whatever_the_configuration_says(kind):
-    shape = EncoderConfig(61, 24, 2, 4, 40, positions=32, dropout=0.0)
-    encoder = Encoder(
-        replace(shape, prenorm=PreNormConfig(windows=(None, None), thetas=(10.0, 10.0))) if kind == "prenorm" else shape
-    ).train()
+    encoder = make_encoder(kind)
     if kind == "prenorm":
         for layer in encoder.layers:
             layer.attention.dropout.p = 0.0  # of the attention output: ModernBERT has one rate for both

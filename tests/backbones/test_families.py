@@ -10,11 +10,12 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from moeir.backbones import device
-from moeir.backbones.encoder import run_layers
+from moeir.backbones.encoder import Encoder, run_layers
 from moeir.backbones.families import weights_io
 from moeir.backbones.layers import FeedForward
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import ArtifactError, UsageError
+from tests.backbones import tiny_nomic
 from tests.backbones.tiny_models import LENGTHS, TINY_MODELS, is_close, make_model, make_pair, pad_batch, random_ids
 
 SHAPES = [
@@ -24,6 +25,12 @@ SHAPES = [
     ("distilbert", {"layer_norm_eps": 0.1, "activation": "relu"}),
     ("bert", {"hidden_size": 48, "num_attention_heads": 6, "intermediate_size": 20, "type_vocab_size": 4}),
 ]
+
+
+@pytest.fixture(scope="module", params=TINY_MODELS)
+def pair(request, tmp_path_factory):
+    """A name of TINY_MODELS, its model with a vocabulary head, and ours."""
+    return request.param, *make_pair(request.param, tmp_path_factory.mktemp("pair"))
 
 
 @pytest.mark.parametrize("name, changes", SHAPES, ids=str)
@@ -40,15 +47,14 @@ def test_states_and_logits_are_those_of_transformers(name, changes, tmp_path):
         assert is_close(scored, expected[text, : LENGTHS[text]]), text
 
 
-@pytest.mark.parametrize("name", TINY_MODELS)
 @torch.no_grad()
-def test_silent_tokens_are_an_attention_mask_of_transformers(name, tmp_path):
-    theirs, ours = make_pair(name, tmp_path, head=False)
+def test_silent_tokens_are_an_attention_mask_of_transformers(pair):
+    _, theirs, ours = pair
     ids, silent = random_ids(), (2, 0, 3, 0, 1, 3)
     states = ours(PackedTokens.from_lists(ids, "query", silent)).split(LENGTHS)
     for text, part in enumerate(states):
         mask = [1] * (LENGTHS[text] - silent[text]) + [0] * silent[text]
-        expected = theirs(input_ids=torch.tensor([ids[text]]), attention_mask=torch.tensor([mask])).last_hidden_state[0]
+        expected = theirs.base_model(input_ids=torch.tensor([ids[text]]), attention_mask=torch.tensor([mask])).last_hidden_state[0]
         assert is_close(part, expected), text
 
 
@@ -161,12 +167,10 @@ def test_a_tower_ends_as_normalised_as_the_encoder(start, tmp_path):
     assert closings[:-1] == [None] * 4 and closings[-1] is not None and "layers.4.closing.weight" in ours.state_dict()
 
 
-@pytest.mark.parametrize("name", TINY_MODELS)
 @torch.no_grad()
-def test_a_feedforward_is_its_change_joined_to_what_it_read(name, tmp_path):
+def test_a_feedforward_is_its_change_joined_to_what_it_read(pair):
     """Mixtures rely on this: update and residual make the whole, the normalisation is named `norm`, the width is that of `down`."""
-    _, ours = make_pair(name, tmp_path, head=False)
-    states = torch.randn(7, 24)
+    (name, _, ours), states = pair, torch.randn(7, 24)
     for layer in ours.layers:
         part = layer.feedforward
         assert isinstance(part, FeedForward) and isinstance(part.norm, torch.nn.LayerNorm) and part.down.out_features == 24
@@ -177,10 +181,9 @@ def test_a_feedforward_is_its_change_joined_to_what_it_read(name, tmp_path):
         assert torch.equal(whole, other)
 
 
-@pytest.mark.parametrize("name", TINY_MODELS)
 @torch.no_grad()
-def test_bfloat16_stays_near_float32(name, tmp_path):
-    _, ours = make_pair(name, tmp_path)
+def test_bfloat16_stays_near_float32(pair):
+    _, _, ours = pair
     tokens = PackedTokens.from_lists(random_ids(), "document", (2, 0, 3, 0, 1, 3))
     exact = ours(tokens)
     with device.autocast(torch.bfloat16, "cpu"):
@@ -190,10 +193,9 @@ def test_bfloat16_stays_near_float32(name, tmp_path):
     assert bool(logits.isfinite().all())
 
 
-@pytest.mark.parametrize("name", TINY_MODELS)
-def test_every_weight_learns(name, tmp_path):
+def test_every_weight_learns(pair):
     """But for the key's bias, which a softmax does not see."""
-    _, ours = make_pair(name, tmp_path)
+    _, _, ours = pair
     ours.logits(ours(PackedTokens.from_lists(random_ids(), "document"))).square().mean().backward()
     idle = [key for key, parameter in ours.named_parameters() if parameter.grad is None or not bool(parameter.grad.abs().sum() > 0)]
     assert [key for key in idle if not key.endswith("key.bias")] == []
@@ -204,11 +206,7 @@ def test_every_weight_learns(name, tmp_path):
     [
         ("roberta", {"position_embedding_type": "relative_key"}, "moeir reads RoBERTa with 'absolute'"),
         ("electra-small", {"is_decoder": True}, "moeir reads ELECTRA with False"),
-        (
-            "bert",
-            {"position_embedding_type": "relative_key"},
-            "moeir reads BERT with 'absolute'",
-        ),
+        ("bert", {"position_embedding_type": "relative_key"}, "moeir reads BERT with 'absolute'"),
         ("bert", {"hidden_act": "mish"}, "activation 'mish' is not one of"),
         ("modernbert", {"decoder_bias": False}, "decoder_bias is False; moeir reads ModernBERT with True"),
         ("modernbert", {"layer_types": ["linear_attention"] * 5}, "layer_types has 'linear_attention'; moeir reads full_attention and"),
@@ -218,10 +216,39 @@ def test_every_weight_learns(name, tmp_path):
         ("modernbert", {"num_attention_heads": 8}, "attention heads are 3 wide; rotary positions need an even width"),
         ("modernbert", {"classifier_activation": "mish"}, "activation 'mish' is not one of"),
         ("bert", {"model_type": "gpt9"}, "moeir reads bert, distilbert, electra, modernbert, nomic_bert, roberta, xlm_roberta"),
+        ("nomic_bert", {"moe_top_k": 6}, "moe_top_k is 6 of num_experts 5; expected at least 1"),
+        ("nomic_bert", {"moe_top_k": 0}, "moe_top_k is 0 of num_experts 5; expected at least 1"),
+        ("nomic_bert", {"moe_every_n_layers": 1}, "moe_every_n_layers is 1; expected 2 or more"),
+        ("nomic_bert", {"moe_normalize_expert_weights": True}, "expert_weights is True; moeir reads Nomic's BERT with experts with False"),
+        ("nomic_bert", {"moe_resid_pdrop": 0.1}, "moe_resid_pdrop is 0.1; .* with 0.0"),
+        ("nomic_bert", {"prenorm": True}, "prenorm is True"),
+        ("nomic_bert", {"rotary_emb_fraction": 0.5}, "rotary_emb_fraction is 0.5"),
+        ("nomic_bert", {"activation_function": "swiglu"}, "activation_function is 'swiglu'"),
+        ("nomic_bert", {"n_head": 8}, "attention heads are 3 wide; rotary positions need an even width"),
     ],
 )
 def test_what_we_cannot_compute_is_refused(name, changes, message, tmp_path):
-    make_model(name, head=False).save_pretrained(tmp_path)
+    config = tiny_nomic.CONFIG if name == "nomic_bert" else make_model(name, head=False).config.to_dict()
     with pytest.raises(UsageError, match=message) as caught:
-        weights_io.parse_encoder_config(weights_io.read_config(tmp_path) | changes, tmp_path)
+        weights_io.parse_encoder_config(config | changes, tmp_path)
     assert str(caught.value).startswith(str(tmp_path)) and "\n" not in str(caught.value)
+
+
+PUBLISHED = {
+    "roberta-base": ("Roberta", {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1}, 124_697_433),
+    "xlm-roberta-base": ("XLMRoberta", {"vocab_size": 250002, "max_position_embeddings": 514, "type_vocab_size": 1}, 278_295_186),
+    "electra-small": ("Electra", {}, 13_546_682),
+    "distilbert-base": ("DistilBert", {}, 66_985_530),
+    "modernbert-base": ("ModernBert", {}, 149_655_232),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_published_models_have_their_parameters(name, tmp_path):
+    """With their vocabulary heads, without poolers; words and decoder are one."""
+    family, settings, count = PUBLISHED[name]
+    config = getattr(transformers, f"{family}Config")(**settings)
+    with torch.device("meta"):
+        encoder = Encoder(weights_io.parse_encoder_config(config.to_dict(), tmp_path), vocabulary_head=True)
+        theirs = getattr(transformers, f"{family}ForMaskedLM")(config)
+    assert sum(part.numel() for part in encoder.parameters()) == count == theirs.num_parameters()

@@ -10,7 +10,7 @@ from moeir.backbones.device import autocast
 from moeir.backbones.encoder import pack_encoders
 from moeir.backbones.families import nomic_bert, weights_io
 from moeir.backbones.packed_tokens import PackedTokens
-from moeir.errors import ArtifactError, UsageError
+from moeir.errors import ArtifactError
 from moeir.kernels.packed_linear import supports_packing
 from tests.backbones.tiny_models import random_ids
 from tests.backbones.tiny_nomic import CONFIG, EXPERTS, encode_text, make_weights, write_folder
@@ -90,25 +90,6 @@ def test_experts_that_are_missing_or_too_many_are_named(tmp_path, change, change
     change(weights)
     with pytest.raises(ArtifactError, match=message):
         weights_io.read_encoder(write_folder(tmp_path, weights, **changes))
-
-
-@pytest.mark.parametrize(
-    "changes, message",
-    [
-        ({"moe_top_k": 6}, "moe_top_k is 6 of num_experts 5; expected at least 1"),
-        ({"moe_top_k": 0}, "moe_top_k is 0 of num_experts 5; expected at least 1"),
-        ({"moe_every_n_layers": 1}, "moe_every_n_layers is 1; expected 2 or more"),
-        ({"moe_normalize_expert_weights": True}, "moe_normalize_expert_weights is True; moeir reads Nomic's BERT with experts with False"),
-        ({"moe_resid_pdrop": 0.1}, "moe_resid_pdrop is 0.1; .* with 0.0"),
-        ({"prenorm": True}, "prenorm is True"),
-        ({"rotary_emb_fraction": 0.5}, "rotary_emb_fraction is 0.5"),
-        ({"activation_function": "swiglu"}, "activation_function is 'swiglu'"),
-        ({"n_head": 8}, "attention heads are 3 wide; rotary positions need an even width"),
-    ],
-)
-def test_what_the_formula_has_not_is_refused(tmp_path, changes, message):
-    with pytest.raises(UsageError, match=message):
-        weights_io.parse_encoder_config(CONFIG | changes, tmp_path)
 
 
 def test_without_experts_the_layers_are_those_of_transformers():

@@ -60,13 +60,6 @@ def test_special_tokens_are_read_and_in_a_text_are_text(name, tmp_path):
     assert not {reader.special_tokens.mask, reader.special_tokens.separator, reader.special_tokens.beginning} & set(inside)
 
 
-def test_sentence_pieces_are_read(tmp_path):
-    write_xlm_roberta(tmp_path)
-    reader = TextTokenizer(tmp_path)
-    pieces = tokens(reader, "the end")
-    assert pieces[0] == "<s>" and pieces[-1] == "</s>" and "".join(pieces[1:-1]).replace("▁", " ") == " the end"
-
-
 @pytest.mark.parametrize("name, space", [("roberta", "Ġ"), ("xlm-roberta", "▁"), ("modernbert", "Ġ")])
 def test_punctuation_has_or_has_not_the_sign_of_a_space_before_it(name, space, tmp_path):
     WRITERS[name](tmp_path)
@@ -185,16 +178,9 @@ def test_a_folder_without_a_tokenizer_is_refused(tmp_path):
         TextTokenizer(tmp_path)
 
 
-def test_a_word_none_is_not_the_mask_of_a_folder_that_names_none(tmp_path):
-    write_bert(tmp_path)
-    with open(tmp_path / "vocab.txt", "a") as file:
-        file.write("None\n")
-    reader = TextTokenizer(tmp_path)
-    assert reader.id_to_token(reader.special_tokens.mask) == "[MASK]"
-
-
-def test_a_vocabulary_file_with_a_line_twice_is_read(tmp_path):
+def test_a_word_none_is_not_the_mask_of_a_folder_that_names_none_and_a_line_may_be_there_twice(tmp_path):
     rows = write_bert(tmp_path)
     with open(tmp_path / "vocab.txt", "a") as file:
-        file.write("owl\n")
-    assert TextTokenizer(tmp_path).vocabulary_size == rows + 1
+        file.write("None\nowl\n")
+    reader = TextTokenizer(tmp_path)
+    assert reader.id_to_token(reader.special_tokens.mask) == "[MASK]" and reader.vocabulary_size == rows + 2

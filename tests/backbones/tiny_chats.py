@@ -8,20 +8,8 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 SPECIAL = ("<|end|>", "<|im_start|>", "<|im_end|>")
 QWEN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-WORDS = (
-    "yes",
-    "no",
-    "the owl",
-    "hunting at night",
-    "What is it?",
-    "mice.",
-    "<Query>: ",
-    "\n<Document>: ",
-    "user\n",
-    "assistant\n",
-    "?\n\n",
-    "!\n",
-)
+WORDS = ("yes", "no", "the owl", "hunting at night", "What is it?", "mice.", "<Query>: ", "\n<Document>: ", "user\n", "assistant\n")
+WORDS += ("?\n\n", "!\n")
 ROLES = """<|im_start|>system
 Judge the Document: "yes" or "no".<|im_end|>
 <|im_start|>user

@@ -1,15 +1,14 @@
 """Dense engines compared: seconds, processor seconds, and recall of the exact result.
 
     python -m tests.benchmarks.dense_search FOLDER [--documents 100000 --width 384 --queries 1024 --depth 100 --rounds 5 --threads 2
-        --engine flat --engine faiss:factory=IVF1024+Flat,nprobe=16 ...] [--vectors VECTORS.npy]
+        --engine flat --engine faiss:factory=IVF1024+Flat,nprobe=16 ...]
 
-Vectors are random around 2,000 centres, with a seed, and normalised, or read from a float16 file of encodings. FOLDER keeps the indexes for
+Vectors are random around 2,000 centres, with a seed, and normalised. FOLDER keeps the indexes for
 the next run. The reference is faiss's IndexFlatIP over float32 in memory, in batches and one query at a time. Each round runs every engine
 once, in turns; the table has medians of the ratios within rounds. Ids that differ from the reference's are counted, and among them the
 errors of the reference: ids whose float64 score is above that of the reference's id at the same rank.
 """
 
-import argparse
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +19,7 @@ import numpy as np
 import torch
 
 from moeir.representations.dense import Dense
-from tests.benchmarks.rounds import build_or_open_index, format_speed, time_rounds
+from tests.benchmarks.rounds import build_or_open_index, format_speed, make_parser, time_rounds
 
 ROWS_AT_ONCE = 50_000
 HEADER = """| engine | queries a second | times IndexFlatIP's (least, most) | in processor time | found of it | other ids | it is wrong in |
@@ -63,21 +62,13 @@ def compare_results(rows: np.ndarray, reference: np.ndarray, queries: torch.Tens
 
 def main() -> None:
     """Build what is missing, run the rounds, print one table for batches and one for single queries."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    for name, value in {"documents": 100_000, "width": 384, "queries": 1024, "depth": 100, "rounds": 5, "threads": 2}.items():
-        parser.add_argument(f"--{name}", type=int, default=value)
+    parser = make_parser(__doc__, ("folder",), documents=100_000, width=384, queries=1024, depth=100, rounds=5, threads=2)
     parser.add_argument("--engine", action="append")
-    parser.add_argument("--vectors", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     faiss.omp_set_num_threads(arguments.threads)
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    vectors = (
-        np.load(arguments.vectors, mmap_mode="c")
-        if arguments.vectors
-        else store_documents(arguments.folder, arguments.documents, arguments.width)
-    )
+    vectors = store_documents(arguments.folder, arguments.documents, arguments.width)
     documents = Dense(torch.from_numpy(vectors))
     engines = {spec: build_or_open_index(arguments.folder, spec, documents)[0] for spec in arguments.engine or ["flat"]}
     reference = faiss.IndexFlatIP(vectors.shape[1])

@@ -58,12 +58,6 @@ def open_openvino(way: str, options: argparse.Namespace) -> Any:
     return kind(str(folder), device="cpu", backend="openvino", model_kwargs={"file_name": Path(files[way]).name})
 
 
-
-
-
-
-
-
 def main() -> None:
     """Encode the corpus, or score the pairs, in one way, save the vectors or scores, print the clocks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

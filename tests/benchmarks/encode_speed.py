@@ -10,11 +10,9 @@ stable measure on a shared machine. `theirs-…` sorts by length, batches of 32,
 
 import argparse
 import json
-import os
 import resource
 import shutil
 import statistics
-import subprocess
 import sys
 import time
 from itertools import islice
@@ -23,11 +21,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from rounds import make_parser, run_command, run_program
 
-from moeir import cli
 from moeir.records import texts
 from moeir.representations import encodings
-from moeir.stages import encode
 
 BATCH = 32
 ROWS = {
@@ -40,22 +37,14 @@ ARCHITECTURES = {"came": "came:shared_layers={shared}", "lexical": "splade", "lo
 def prepare(arguments: argparse.Namespace, way: str) -> tuple[Path, Path]:
     """The checkpoint of a way and the texts, written on first use."""
     spec = ARCHITECTURES.get(way, "dense:pooling=mean,normalise=true").format(shared=arguments.shared)
-    checkpoint, corpus = (
-        arguments.work / f"{way if way in ARCHITECTURES else 'dense'}-{arguments.length}",
-        arguments.work / f"{arguments.texts}.jsonl",
-    )
+    checkpoint = arguments.work / f"{way if way in ARCHITECTURES else 'dense'}-{arguments.length}"
+    corpus = arguments.work / f"{arguments.texts}.jsonl"
     start = ("init", "--model", arguments.model, "--arch", spec, "--document-length", arguments.length, "--query-length", 32)
     if not checkpoint.exists():
         run_command(*start, "--output", checkpoint)
     if not corpus.exists():
         texts.write_texts(islice(texts.read_texts(arguments.corpus), arguments.texts), corpus)
     return checkpoint, corpus
-
-
-def run_command(*arguments: object) -> None:
-    """Run a moeir command; it must succeed."""
-    if cli._exit_code([str(argument) for argument in arguments]):
-        sys.exit(f"{arguments}: failed")
 
 
 def ours(options: argparse.Namespace, way: str) -> dict[str, float]:
@@ -65,10 +54,9 @@ def ours(options: argparse.Namespace, way: str) -> dict[str, float]:
     texts.write_texts(islice(texts.read_texts(corpus), BATCH), first)
     output = options.work / "made" / way
     shutil.rmtree(output, ignore_errors=True)
-    dtype = way.partition("-")[2] or options.dtype
+    dtype = way.partition("-")[2] or "bfloat16"
     moments: list[dict[str, float]] = []
     begin, end = encodings.ResumableEncodingWriter.__init__, encodings.ResumableEncodingWriter.close
-    encode.CHUNK = options.window
 
     def begun(self: Any, *arguments: Any) -> None:
         begin(self, *arguments)
@@ -114,32 +102,19 @@ def elapsed(before: dict[str, float], after: dict[str, float]) -> dict[str, floa
 
 def run(arguments: argparse.Namespace, way: str) -> dict[str, float]:
     """One way, in a process of its own."""
-    environment = os.environ | {
-        "OMP_NUM_THREADS": str(arguments.threads),
-        "RAYON_NUM_THREADS": str(arguments.threads),
-        "HF_HUB_OFFLINE": "1",
-    }
     command = [sys.executable, __file__, *sys.argv[1:], "--way", way]
     if way.startswith("openvino"):
         _, corpus = prepare(arguments, way)
         peers = Path(__file__).with_name("encode_peers.py")
-        command = [arguments.peers, str(peers), way, *map(str, (arguments.model, corpus, arguments.work, "--length", arguments.length))]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    if done.returncode:
-        raise SystemExit(done.stderr)
-    measurements: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return measurements
+        command = [arguments.peers, peers, way, arguments.model, corpus, arguments.work, "--length", arguments.length]
+    return run_program(command, arguments.threads)
 
 
 def main() -> None:
     """Print a line for each way: its speed, memory, and its time over that of the row's first way."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("model", "corpus", "work"):
-        parser.add_argument(name, type=Path)
+    numbers = {"texts": 2000, "rounds": 5, "threads": 2, "length": 256, "shared": 4}
+    parser = make_parser(__doc__, ("model", "corpus", "work"), **numbers)
     parser.add_argument("--row", choices=ROWS, required=True)
-    for name, default in {"texts": 2000, "rounds": 5, "threads": 2, "length": 256, "shared": 4, "window": encode.CHUNK}.items():
-        parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--dtype", default="bfloat16", help="of --row came")
     parser.add_argument("--ways", nargs="*", help="only these")
     parser.add_argument("--peers", default=sys.executable, help="Python interpreter that has what encode_peers.py needs")
     parser.add_argument("--way", help=argparse.SUPPRESS)

@@ -2,23 +2,22 @@
 
     mkdir -p /tmp/lists/partial
     apt-get update -o Dir::State::Lists=/tmp/lists -o Acquire::Languages= -o Acquire::Languages::=de -o Acquire::Languages::=fr …
-    python -m tests.benchmarks.languages /tmp/lists [--stemmers snowball none] [--languages german french] [--texts 10000 --queries 2000]
+    python -m tests.benchmarks.languages /tmp/lists [--stemmers snowball none] [--texts 10000 --queries 2000]
 
 A long description that several packages share is one document, whose query is the first package's line. Each query has one relevant
 document: mean reciprocal rank in the first ten (RR@10), and the share of queries that find it there. Milliseconds are those of indexing
 1,000 texts.
 """
 
-import argparse
 import random
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 
 from moeir.indexes.bm25 import Bm25
+from tests.benchmarks.rounds import make_parser
 
 LANGUAGE_OF_CODE = {
     **{"cs": "czech", "da": "danish", "de": "german", "es": "spanish", "fi": "finnish", "fr": "french", "hu": "hungarian", "it": "italian"},
@@ -55,21 +54,15 @@ def measure(descriptions: list[tuple[str, str]], language: str, stemmer: str, co
 
 def main() -> None:
     """Print a row for each language and stemmer."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("lists", type=Path)
+    parser = make_parser(__doc__, ("lists",), texts=10_000, queries=2000)
     parser.add_argument("--stemmers", nargs="*", default=["snowball", "none"])
-    parser.add_argument("--languages", nargs="*", default=sorted({*LANGUAGE_OF_CODE.values()}))
-    parser.add_argument("--texts", type=int, default=10_000)
-    parser.add_argument("--queries", type=int, default=2000)
     options = parser.parse_args()
     for code, language in LANGUAGE_OF_CODE.items():
-        if language in options.languages:
-            descriptions = read_descriptions(options.lists, code, options.texts)
-            for stemmer in options.stemmers:
-                if language != "cjk" or stemmer != "none":
-                    cells = measure(descriptions, language, stemmer, options.queries)
-                    sys.stdout.write(f"| {language} ({code}) | {len(descriptions):,} | {cells} |\n")
-                    sys.stdout.flush()
+        descriptions = read_descriptions(options.lists, code, options.texts)
+        for stemmer in options.stemmers:
+            if language != "cjk" or stemmer != "none":
+                cells = measure(descriptions, language, stemmer, options.queries)
+                print(f"| {language} ({code}) | {len(descriptions):,} | {cells} |", flush=True)
 
 
 if __name__ == "__main__":

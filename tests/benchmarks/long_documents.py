@@ -5,11 +5,10 @@ paragraphs that follow one another until it has as many words; what an article h
 Writes corpus.jsonl, queries.jsonl and qrels/dev.tsv: a question's document is the one with its paragraph.
 """
 
-import argparse
 from collections.abc import Iterator
-from pathlib import Path
 
 from moeir.records import qrels, texts
+from tests.benchmarks.rounds import make_parser
 
 
 def join_paragraphs(paragraphs: list[texts.Text], words: int) -> Iterator[list[texts.Text]]:
@@ -26,11 +25,7 @@ def join_paragraphs(paragraphs: list[texts.Text], words: int) -> Iterator[list[t
 
 def main() -> None:
     """Write the collection and print how long its documents are."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("squad", type=Path)
-    parser.add_argument("output", type=Path)
-    parser.add_argument("--words", type=int, default=1000)
-    args = parser.parse_args()
+    args = make_parser(__doc__, ("squad", "output"), words=1000).parse_args()
     (args.output / "qrels").mkdir(parents=True, exist_ok=True)
     document_of, documents = dict[str, str](), list[texts.Text]()
     for number, group in enumerate(join_paragraphs(list(texts.read_texts(args.squad / "corpus.jsonl.gz")), args.words)):

@@ -7,7 +7,6 @@ Each stage is a process of its own. `resident` is the kernel's ru_maxrss: it cou
 others need memory. `own` is the peak of Anonymous in /proc/PID/smaps_rollup, polled every 0.5 s: the memory that the stage allocated.
 """
 
-import argparse
 import json
 import os
 import random
@@ -20,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from moeir.records import texts
+from tests.benchmarks.rounds import make_parser
 from tests.conftest import write_tiny_bert
 from tests.test_load import own_bytes
 
@@ -78,8 +78,7 @@ def measure_command(command: list[str]) -> tuple[float, int, int]:
 
 def main() -> None:
     """Print a line of a table after each stage."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("work", type=Path)
+    parser = make_parser(__doc__, ("work",))
     parser.add_argument("count", type=int)
     parser.add_argument("corpora", type=Path, nargs="+")
     parser.add_argument("--stage", action="append", help="only these, such as 'index exact'; their inputs must exist")

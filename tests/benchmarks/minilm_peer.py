@@ -3,10 +3,8 @@
 python minilm_peer.py MODEL_FOLDER DATA_FOLDER QUERIES RUN [--length 256 --depth 100]
 """
 
-import argparse
-from pathlib import Path
-
 import numpy as np
+from rounds import make_parser
 from sentence_transformers import SentenceTransformer
 
 from moeir.records import runs, texts
@@ -14,12 +12,7 @@ from moeir.records import runs, texts
 
 def main() -> None:
     """Write a run of the best documents of each query, by inner product."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("model", "data", "queries", "run"):
-        parser.add_argument(name, type=Path)
-    for name, default in {"length": 256, "depth": 100}.items():
-        parser.add_argument(f"--{name}", type=int, default=default)
-    arguments = parser.parse_args()
+    arguments = make_parser(__doc__, ("model", "data", "queries", "run"), length=256, depth=100).parse_args()
     model = SentenceTransformer(str(arguments.model), device="cpu")
     model.max_seq_length = arguments.length
     documents, queries = (list(texts.read_texts(path)) for path in (arguments.data / "corpus.jsonl.gz", arguments.queries))

@@ -3,18 +3,17 @@
 python mixed_corpus.py OUTPUT CORPUS … [--every 10]
 """
 
-import argparse
 import random
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
+from rounds import make_parser
+
 from moeir.records import texts
 
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("output", type=Path)
+parser = make_parser(__doc__, ("output",), every=10)
 parser.add_argument("corpora", type=Path, nargs="+")
-parser.add_argument("--every", type=int, default=10)
 options = parser.parse_args()
 sample = [text for corpus in options.corpora for text in islice(texts.read_texts(corpus), 0, 2000, options.every)]
 random.Random(1).shuffle(sample)

@@ -8,14 +8,12 @@ FOLDER keeps the indexes for the next run. The first engine is the reference; pl
 `plain` queries. Each round runs every engine once, in turns, the first is not timed; ratios are medians within rounds.
 """
 
-import argparse
 from functools import partial
-from pathlib import Path
 
 import torch
 
 from moeir.representations.multivector import MultiVector
-from tests.benchmarks.rounds import build_or_open_index, format_speed, time_call, time_rounds
+from tests.benchmarks.rounds import build_or_open_index, format_speed, make_parser, time_call, time_rounds
 from tests.oracles.representations import maxsim, pad
 
 LENGTH = 32  # vectors of a query
@@ -42,11 +40,8 @@ def search_plainly(queries: MultiVector, documents: MultiVector) -> None:
 
 def main() -> None:
     """Build what is missing, run the rounds, print one table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("folder", "encodings"):
-        parser.add_argument(name, type=Path)
-    for name, value in {"documents": 20_000, "queries": 64, "depth": 100, "rounds": 3, "threads": 2, "plain": 4}.items():
-        parser.add_argument(f"--{name}", type=int, default=value)
+    numbers = {"documents": 20_000, "queries": 64, "depth": 100, "rounds": 3, "threads": 2, "plain": 4}
+    parser = make_parser(__doc__, ("folder", "encodings"), **numbers)
     parser.add_argument("--engine", action="append")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)

@@ -21,15 +21,12 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+from sample_questions import normalise_words
+
 from moeir.records import generated_queries, qrels, texts
 from moeir.records.sentences import find_sentence_starts
 
 HELD_OUT = ("dev", "test")
-
-
-def normalise_words(text: str) -> str:
-    """The words of a question, without case or punctuation."""
-    return " ".join("".join(letter if letter.isalnum() else " " for letter in text.lower()).split())
 
 
 def training_questions(folder: Path) -> dict[str, list[texts.Text]]:

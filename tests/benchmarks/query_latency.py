@@ -21,17 +21,16 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
+from rounds import make_parser, open_bm25s, run_command
 
 Ask = Callable[[str], object]
 
 
 def build_index(options: argparse.Namespace, engine: str) -> Path:
     """The folder of an index of the corpus, which is built if it is not there."""
-    from moeir import cli
-
     folder = options.work / engine
-    if not folder.exists() and cli._exit_code(["index", "--corpus", str(options.corpus), "--engine", engine, "--output", str(folder)]):
-        sys.exit("index: failed")
+    if not folder.exists():
+        run_command("index", "--corpus", options.corpus, "--engine", engine, "--output", folder)
     return folder
 
 
@@ -64,22 +63,6 @@ def ask_sentence_transformers(options: argparse.Namespace, contents: list[str]) 
     index.add(vectors)
     faiss.omp_set_num_threads(options.threads)
     return lambda query: index.search(model.encode([query], normalize_embeddings=True), options.depth)
-
-
-def ask_bm25s(options: argparse.Namespace, contents: list[str]) -> Ask:
-    """bm25s with its numba backend and Porter's stems."""
-    import bm25s
-    import Stemmer
-
-    stemmer = Stemmer.Stemmer("porter")
-    index = bm25s.BM25(k1=0.9, b=0.4, method="lucene", backend="numba")
-    index.index(bm25s.tokenize(contents, stopwords="en", stemmer=stemmer, show_progress=False), show_progress=False)
-
-    def ask(query: str) -> object:
-        tokens = bm25s.tokenize([query], stopwords="en", stemmer=stemmer, show_progress=False)
-        return index.retrieve(tokens, k=options.depth, show_progress=False, n_threads=options.threads)
-
-    return ask
 
 
 def ask_pyserini(options: argparse.Namespace) -> Ask:
@@ -121,11 +104,8 @@ def print_latencies(ask: dict[str, Ask], warm_up: list[str], queries: list[str],
 
 def main() -> None:
     """Print a line for each way."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("index", "corpus", "queries", "model", "work"):
-        parser.add_argument(name, type=Path)
-    for name, default in {"queries-used": 300, "warm-up": 20, "rounds": 1, "depth": 100, "threads": 2}.items():
-        parser.add_argument(f"--{name}", type=int, default=default)
+    paths = ("index", "corpus", "queries", "model", "work")
+    parser = make_parser(__doc__, paths, queries_used=300, warm_up=20, rounds=1, depth=100, threads=2)
     ways = ["lexical", "local", "global", "fused", "ours-bm25", "sentence-transformers", "bm25s"]
     parser.add_argument("--ways", nargs="*", default=ways)
     options = parser.parse_args()
@@ -142,7 +122,8 @@ def main() -> None:
     if "sentence-transformers" in options.ways:
         ask["sentence-transformers"] = ask_sentence_transformers(options, contents)
     if "bm25s" in options.ways:
-        ask["bm25s"] = ask_bm25s(options, contents)
+        several = open_bm25s(contents, options.depth, options.threads)
+        ask["bm25s"] = lambda query: several([query])
     if "pyserini" in options.ways:
         ask["pyserini"] = ask_pyserini(options)
     print_latencies(ask, asked[: options.warm_up], asked[options.warm_up :], options.rounds)

@@ -2,8 +2,9 @@
 
     python -m tests.benchmarks.reproductions > docs/reproductions.md
 
-reproductions.yaml, beside this file, has the papers' numbers and says where ours stand: file, table, row and column (result_tables.py).
-What is not found there is an error. `pytest tests/test_reproductions.py --update-golden` writes the page too.
+reproductions.yaml, beside this file, has the papers' numbers and says where ours stand: file, table (by its heading, the line above it or
+its first column's name), row (by its first cell, or its first two) and column. What is not found there is an error.
+`pytest tests/test_reproductions.py --update-golden` writes the page too.
 """
 
 import re
@@ -14,17 +15,69 @@ from typing import Any, NamedTuple
 import yaml
 
 from moeir.errors import DataError
-from tests.benchmarks.result_tables import read_cell
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "tests" / "benchmarks" / "results"
 DATA = Path(__file__).with_name("reproductions.yaml")
+RULE = re.compile(r"-{2,}( +-{2,})+ *|\|[\s:|-]*-[\s:|-]*")
 NUMBER = re.compile(r"[+−-]?\d*\.?\d+")
 NOT_RUN, DECLARED = "not run", "declared, not yet run"
 WAITING = ("not run yet", "seeds missing")  # in a table of results that is not complete
 ANSWERS = ("same sign", "opposite sign", "no common sign")
 KEYS = {"at", "table", "row", "column", "columns", "label", "after", "against", "p", "interval", "seeds", "text", "why"}
 Entry = dict[str, Any]
+
+
+class Table(NamedTuple):
+    """A table of results; its names are the heading that it stands under, the line above it, and its first column's."""
+
+    names: tuple[str, str, str]
+    header: list[str]
+    rows: list[list[str]]
+
+
+def parse_tables(text: str) -> list[Table]:
+    """Tables of Markdown, and those in fences, whose columns a line of dashes marks."""
+    lines = text.replace("**", "").replace("```", "~~~").replace("`", "").splitlines()
+    rules = {number for number, line in enumerate(lines) if number and RULE.fullmatch(line)}
+    tables, heading, fenced = list[Table](), "", False
+    for number, line in enumerate(lines):
+        fenced ^= line.startswith("~~~")
+        heading = line.strip("# ") if line.startswith("#") and not fenced else heading
+        if number not in rules:
+            continue
+        end = number + 1
+        while end < len(lines) and lines[end].strip("~ ") and not {end + 1, end + 2} & rules:  # the next table's caption ends this one
+            end += 1
+        starts = [] if "|" in line else [dashes.start() for dashes in re.finditer("-+", line)]
+        header, *rows = [split_row(row, starts) for row in (lines[number - 1], *lines[number + 1 : end])]
+        tables.append(Table((heading, lines[max(number - 2, 0)].strip("=: "), header[0]), header, rows))
+    return tables
+
+
+def split_row(line: str, starts: list[int]) -> list[str]:
+    """Cells between bars, or from one start of a column to the next."""
+    between = line.strip().removeprefix("|").removesuffix("|").split("|")
+    return [part.strip() for part in ([line[start:end] for start, end in zip(starts, [*starts[1:], None])] if starts else between)]
+
+
+def read_cell(path: Path, table: str | None, row: str | None, column: str, where: str, after: str | None = None) -> str:
+    """A cell of the first column of that name, behind the column `after` if there is one; an error says what the file has instead."""
+
+    def error(problem: str, choices: list[str]) -> DataError:
+        return DataError(f"{relpath(path, ROOT)}: {problem}: expected one of {choices}; correct {where}, or the results")
+
+    tables = parse_tables(path.read_text(encoding="utf-8"))
+    if not (named := [one for one in tables if table in one.names]):
+        raise error(f"no table {table!r}", sorted({name for one in tables for name in one.names if name}))
+    rows = [(one.header, cells) for one in named for cells in one.rows if row in (cells[0], " ".join(cells[:2]))]
+    if len(rows) != 1:
+        raise error(f"{len(rows) or 'no'} rows {row!r} in table {table!r}", [cells[0] for one in named for cells in one.rows])
+    header, cells = rows[0]
+    start = header.index(after) + 1 if after in header else 0
+    if column not in header[start:]:
+        raise error(f"no column {column!r} in table {table!r}", [name for name in header[start:] if name])
+    return cells[header.index(column, start)]
 
 
 class Difference(NamedTuple):

@@ -11,9 +11,9 @@ each weight of a layer and each token.
 
 import argparse
 import json
+import operator
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -22,8 +22,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from rounds import Timing, make_parser, run_command, run_program, time_call
 
-from moeir import cli
 from moeir.analysis.flops import attention_pairs
 from moeir.architectures.checkpoint import RetrievalModel, open_checkpoint
 from moeir.backbones.packed_pairs import RaggedIds
@@ -33,7 +33,7 @@ from moeir.reranking import scoring
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 OURS = DTYPES | {"int8": torch.int8}
-Timed = tuple[np.ndarray, float, float]
+Timed = tuple[Timing, np.ndarray]
 WAYS = ("theirs-float32", "theirs-bfloat16", "ours-float32", "ours-bfloat16", "ours-int8")
 
 
@@ -69,19 +69,8 @@ def time_peer(way: str, pairs: list[tuple[str, str]], options: argparse.Namespac
     file.write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
     checkpoint = options.work / "cross-encoder"
     command = [options.peers, peers, way, checkpoint, file, options.work, "--length", options.length, "--pairs"]
-    environment = os.environ | {"OMP_NUM_THREADS": str(options.threads), "RAYON_NUM_THREADS": str(options.threads)}
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, env=environment, check=False)
-    if done.returncode:
-        raise SystemExit(done.stderr)
-    clocks = json.loads(done.stdout.splitlines()[-1])
-    return np.load(options.work / f"{way}.npy").reshape(-1), clocks["clock"], clocks["processor"]
-
-
-def time_call(work: Callable[[], np.ndarray]) -> Timed:
-    """Scores, seconds of the clock, seconds of the processor."""
-    began, spent = time.monotonic(), time.process_time()
-    scores = work()
-    return scores, time.monotonic() - began, time.process_time() - spent
+    clocks = run_program(command, options.threads)
+    return Timing(clocks["clock"], clocks["processor"]), np.load(options.work / f"{way}.npy").reshape(-1)
 
 
 def peak_rate(dtype: torch.dtype) -> float:
@@ -108,11 +97,8 @@ def operations(checkpoint: RetrievalModel, lengths: list[int]) -> float:
 
 def main() -> None:
     """Print a line for each way: pairs a second, ratios to the others, and the largest difference of its scores to the first's."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("model", "run", "queries", "corpus", "work"):
-        parser.add_argument(name, type=Path)
-    for name, default in {"queries-used": 8, "depth": 50, "rounds": 3, "threads": 2, "length": 512, "max-tokens": 4096}.items():
-        parser.add_argument(f"--{name}", type=int, default=default)
+    numbers = {"queries_used": 8, "depth": 50, "rounds": 3, "threads": 2, "length": 512, "max_tokens": 4096}
+    parser = make_parser(__doc__, ("model", "run", "queries", "corpus", "work"), **numbers)
     parser.add_argument("--ways", nargs="*", default=WAYS)
     parser.add_argument("--peers", default=sys.executable, help="Python interpreter that has what encode_peers.py needs")
     arguments = parser.parse_args()
@@ -122,10 +108,8 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     checkpoint_folder = arguments.work / "cross-encoder"
     start = ("init", "--model", arguments.model, "--arch", "cross-encoder:separate=false,fields=title+text", "--query-length", 64)
-    if not checkpoint_folder.exists() and cli._exit_code(
-        [str(word) for word in (*start, "--document-length", arguments.length, "--output", checkpoint_folder)]
-    ):
-        sys.exit("no cross-encoder")
+    if not checkpoint_folder.exists():
+        run_command(*start, "--document-length", arguments.length, "--output", checkpoint_folder)
     checkpoint, pairs = open_checkpoint(checkpoint_folder), load_pairs(arguments)
     plain = [(query.content, document.content) for query, document in pairs]
     ways: dict[str, Callable[[], Timed]] = {}
@@ -144,11 +128,12 @@ def main() -> None:
     lengths = [len(ids) for ids in checkpoint.tokenizer.encode([" ".join(pair) for pair in plain], special=False)]
     sys.stdout.write(f"{len(pairs)} pairs of {np.mean(lengths) + 3:.0f} tokens, {arguments.threads} threads\n")
     done = operations(checkpoint, [min(arguments.length, length + 3) for length in lengths])
-    first = rounds[0][arguments.ways[0]][0].astype(np.float64)
+    first = rounds[0][arguments.ways[0]][1].astype(np.float64)
     for way in arguments.ways:
-        clock = statistics.median(len(pairs) / one[way][1] for one in rounds)
-        ratios = {other: statistics.median(one[other][1] / one[way][1] for one in rounds) for other in arguments.ways if other != way}
-        difference = np.abs(rounds[0][way][0].astype(np.float64) - first).max() / np.abs(first).max()
+        seconds = {other: [one[other][0].clock for one in rounds] for other in arguments.ways}
+        clock = statistics.median(len(pairs) / own for own in seconds[way])
+        ratios = {other: statistics.median(map(operator.truediv, seconds[other], seconds[way])) for other in arguments.ways if other != way}
+        difference = np.abs(rounds[0][way][1].astype(np.float64) - first).max() / np.abs(first).max()
         dtype = DTYPES.get(way.partition("-")[2])
         share = "" if dtype is None else f"{done / len(pairs) * clock / peak_rate(dtype):5.1%} of the peak  "
         words = "  ".join(f"{ratio:.2f} x {other}" for other, ratio in ratios.items())

@@ -9,15 +9,14 @@ Exact is d/dl of Σ_i softmax(l)_i loss(e_i). Of each estimator, over many Gumbe
 training steps per processor second with the weights of a folder, in turns.
 """
 
-import argparse
 import statistics
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from rounds import make_parser, time_rounds
 from torch import Tensor
 
 from moeir.architectures.initialize import build_checkpoint
@@ -124,18 +123,17 @@ def print_cost(model: Path, rounds: int, texts: int, tokens: int) -> None:
     trainings = {spec: build_checkpoint(model, spec, {"query_length": tokens // 2, "document_length": tokens}) for spec in specs}
     optimisers = {spec: torch.optim.AdamW(one.architecture.train().parameters(), lr=1e-5, fused=True) for spec, one in trainings.items()}
     words = [" ".join(f"word{number * tokens + place}" for place in range(tokens)) for number in range(texts)]
-    seconds: dict[str, list[float]] = {spec: [] for spec in specs}
-    for number in range(rounds + 1):
-        for spec, training in trainings.items():
-            sides = [training.tokenize(words, side) for side in ("query", "document")]
-            began = time.process_time()
-            queries, documents = (training.architecture(side) for side in sides)
-            batch = EncodedBatch(queries, documents, torch.zeros(texts, texts, dtype=torch.bool), 0, 1)
-            objectives.contrastive(batch).loss.backward()
-            optimisers[spec].step()
-            optimisers[spec].zero_grad()
-            if number:
-                seconds[spec].append(time.process_time() - began)
+    sides = [trainings[specs[0]].tokenize(words, side) for side in ("query", "document")]
+
+    def train(spec: str) -> None:
+        queries, documents = (trainings[spec].architecture(side) for side in sides)
+        batch = EncodedBatch(queries, documents, torch.zeros(texts, texts, dtype=torch.bool), 0, 1)
+        objectives.contrastive(batch).loss.backward()
+        optimisers[spec].step()
+        optimisers[spec].zero_grad()
+
+    timings, _ = time_rounds({spec: partial(train, spec) for spec in specs}, rounds)
+    seconds = {spec: [one[spec].processor for one in timings] for spec in specs}
     print(f"\n{texts} queries of {tokens // 2} and {texts} documents of {tokens} tokens, float32, one thread, {rounds} rounds\n")
     print("| architecture | steps per second | time against `routing=shared` (quartiles) |\n|---|---|---|")
     for spec in specs:
@@ -146,9 +144,7 @@ def print_cost(model: Path, rounds: int, texts: int, tokens: int) -> None:
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    for name, default in {"cases": 60, "samples": 4096, "rounds": 9, "texts": 16, "tokens": 64}.items():
-        parser.add_argument(f"--{name}", type=int, default=default)
+    parser = make_parser(__doc__, cases=60, samples=4096, rounds=9, texts=16, tokens=64)
     parser.add_argument("--model", type=Path)
     arguments = parser.parse_args()
     if arguments.model is None:

@@ -32,7 +32,7 @@ def sample_queries(folder: Path, train_count: int, count: int, seed: int, tested
     judged: qrels.Qrels = {}
     for part, pool in pools.items():
         for query, grades in qrels.read_qrels(folder / "qrels" / f"{part}.tsv.gz").items():
-            first = first_ids.setdefault(_words(queries[query].text), query)
+            first = first_ids.setdefault(normalise_words(queries[query].text), query)
             if first not in judged:
                 judged[first] = {}
                 pool.append(first)
@@ -48,16 +48,17 @@ def find_repeated_texts(corpus: Iterable[texts.Text]) -> dict[str, list[str]]:
     """For each document whose text is also that of others, and names its subject: the ids of all of them."""
     groups = defaultdict(list)
     for document in corpus:
-        groups[_words(document.text)].append(document)
+        groups[normalise_words(document.text)].append(document)
     return {
         document.id: [one.id for one in documents]
         for words, documents in groups.items()
-        if words and len(documents) > 1 and any(set(_words(one.title).split()) <= set(words.split()) for one in documents)
+        if words and len(documents) > 1 and any(set(normalise_words(one.title).split()) <= set(words.split()) for one in documents)
         for document in documents
     }
 
 
-def _words(text: str) -> str:
+def normalise_words(text: str) -> str:
+    """The words of a text, without case or punctuation."""
     return " ".join("".join(letter if letter.isalnum() else " " for letter in text.lower()).split())
 
 

@@ -6,7 +6,6 @@ Prints, for texts of some 240 and 960 tokens, the peak above what is held before
 theirs, and what float32 logits of all tokens would take. Each size runs twice: the first step allocates gradients.
 """
 
-import argparse
 import gc
 import mmap
 import threading
@@ -19,6 +18,7 @@ import torch
 
 from moeir.architectures.checkpoint import open_checkpoint
 from moeir.backbones.packed_tokens import PackedTokens
+from tests.benchmarks.rounds import make_parser
 
 STATM = Path("/proc/self/statm")
 WORDS = "owls hunt mice at night in the wood "
@@ -50,9 +50,7 @@ def measure_peak(step: Callable[[], None]) -> int:
 
 def main() -> None:
     """Print one line for each number of tokens."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("checkpoint", type=Path)
-    checkpoint = open_checkpoint(parser.parse_args().checkpoint)
+    checkpoint = open_checkpoint(make_parser(__doc__, ("checkpoint",)).parse_args().checkpoint)
     model = checkpoint.architecture
 
     def learn(tokens: PackedTokens, *, with_head: bool) -> None:

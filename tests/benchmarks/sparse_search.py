@@ -21,16 +21,9 @@ from scipy import sparse as matrices
 
 from moeir.indexes.inverted import Inverted
 from moeir.representations.sparse import Sparse
-from tests.benchmarks.rounds import time_call, time_rounds
+from tests.benchmarks.rounds import make_parser, time_call, time_rounds
 
-FOLDERS: list[tempfile.TemporaryDirectory[str]] = []
 Search = Callable[[int], np.ndarray]  # the first so many queries -> rows [Q, K]
-
-
-def temporary_folder() -> str:
-    """A folder that is deleted with the process."""
-    FOLDERS.append(tempfile.TemporaryDirectory())
-    return FOLDERS[-1].name
 
 
 def first_texts(whole: Sparse, count: int) -> Sparse:
@@ -39,14 +32,13 @@ def first_texts(whole: Sparse, count: int) -> Sparse:
     return Sparse(whole.starts[: count + 1], whole.terms[:end], whole.weights[:end], whole.vocabulary)
 
 
-def build_engine(index: Any, documents: Sparse, queries: Sparse, depth: int) -> tuple[Search, int]:
-    """One of our engines, built on disk and opened; bytes on disk."""
-    folder = temporary_folder()
-    if not len(index):
-        index.add(documents)
-    index.save(folder)
-    opened = type(index).open(folder)
-    size = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
+def build_engine(index: Inverted, documents: Sparse, queries: Sparse, depth: int) -> tuple[Search, int]:
+    """One of our engines, built on disk and opened, which keeps its files open; bytes on disk."""
+    index.add(documents)
+    with tempfile.TemporaryDirectory() as folder:
+        index.save(folder)
+        opened = Inverted.open(folder)
+        size = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
     return lambda count: opened.search(first_texts(queries, count), depth)[0], size
 
 
@@ -97,23 +89,20 @@ def _matrix(texts: Sparse) -> matrices.csr_array:
     return matrices.csr_array((texts.weights.numpy(), texts.terms.numpy(), texts.starts.numpy()), shape=(len(texts), texts.vocabulary))
 
 
-def select_builders(names: list[str]) -> dict[str, Callable[[Sparse, Sparse, int], tuple[Search, int]]]:
-    """The function that builds each engine."""
-
-    every = {
-        "ours": lambda *given: build_engine(Inverted(), *given),
-        "ours, quantise=8": lambda *given: build_engine(Inverted(quantise=8), *given),
-        "scipy": build_scipy,
-        "sums": build_posting_sums,
-    }
-    return {name: way for name, way in every.items() if name.split(",")[0] in names}
+BUILDERS: dict[str, Callable[[Sparse, Sparse, int], tuple[Search, int]]] = {
+    "ours": lambda *given: build_engine(Inverted(), *given),
+    "ours, quantise=8": lambda *given: build_engine(Inverted(quantise=8), *given),
+    "scipy": build_scipy,
+    "sums": build_posting_sums,
+}
 
 
 def print_table(documents: Sparse, queries: Sparse, arguments: argparse.Namespace) -> None:
     """Print a line for each engine."""
     searches, building = {}, {}
-    for name, way in select_builders(arguments.engines.split(",")).items():
-        building[name], searches[name] = time_call(partial(way, documents, queries, arguments.depth))
+    for name, way in BUILDERS.items():
+        if name.split(",")[0] in arguments.engines.split(","):
+            building[name], searches[name] = time_call(partial(way, documents, queries, arguments.depth))
     ways = {name: partial(search, len(queries)) for name, (search, _) in searches.items()}
     timings, rows = time_rounds(ways, arguments.rounds)
     for name, (_, size) in searches.items():
@@ -126,13 +115,9 @@ def print_table(documents: Sparse, queries: Sparse, arguments: argparse.Namespac
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
+    parser = make_parser(__doc__, ("folder",), queries=300, depth=100, rounds=5)
     parser.add_argument("--documents", default="10000")
-    parser.add_argument("--queries", type=int, default=300)
     parser.add_argument("--engines", default="ours,scipy,sums")
-    parser.add_argument("--depth", type=int, default=100)
-    parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     numba.set_num_threads(1)
     torch.set_num_threads(1)

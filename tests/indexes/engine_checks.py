@@ -98,20 +98,6 @@ def near_ties(engine, seed=0, count=300, width=24):
     return ExactMatch(torch.tensor([0, 1, 0, 7, 1]), queries, query_starts), ExactMatch(numbers % 2, documents, starts)
 
 
-def random_texts(engine, count, seed, width=3, vocabulary=5):
-    """`count` random texts of few distinct numbers, so that ties and empty texts occur."""
-    generator = np.random.default_rng([seed, count])
-    numbers = lambda *shape: torch.tensor(generator.integers(-8, 9, shape) / 4, dtype=torch.float32)  # noqa: E731
-    if engine == "flat":
-        return Dense(numbers(count, width))
-    if engine == "inverted":
-        return Sparse.from_matrix(numbers(count, vocabulary).clamp(min=0.5) - 0.5)
-    lengths = generator.integers(0, 5, count)
-    starts, tokens = torch.tensor([0, *lengths]).cumsum(0), numbers(int(lengths.sum()), width)
-    terms = torch.tensor(generator.integers(0, vocabulary, len(tokens)), dtype=torch.int32)
-    return MultiVector(tokens, starts) if engine == "maxsim" else ExactMatch(terms, tokens, starts)
-
-
 class RecordingPool:
     """A pool that keeps all scores pushed to it."""
 

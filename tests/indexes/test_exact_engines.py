@@ -1,6 +1,5 @@
 """What every exact engine promises: the head of a full sort, with the same bytes for any blocks, batches, threads, shards and device."""
 
-import numba
 import numpy as np
 import pytest
 import torch
@@ -8,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moeir.errors import ArtifactError, DataError
+from moeir.retrieval.latency import limit_threads
 from tests.indexes.engine_checks import ENGINES, build_index, is_full_sort, limit_device_memory, near_ties, same_bytes, scores_one_by_one
 from tests.representations.test_representations import to_lists
 
@@ -60,10 +60,7 @@ def test_threads_batches_and_shards_change_no_byte(engine, shards, threads, tmp_
     queries, documents = near_ties(engine, 5)
     queries = queries.select(torch.arange(33) % len(queries))
     expected = build_index(engine, documents).search(queries, DEPTH)
-    before, loops = torch.get_num_threads(), numba.get_num_threads()
-    torch.set_num_threads(threads)
-    numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
-    try:
+    with limit_threads(threads):
         index = build_index(engine, *(documents.select(part) for part in torch.arange(len(documents)).chunk(shards)))
         index.save(tmp_path)
         for opened in (index, ENGINES[engine].type.open(tmp_path)):
@@ -71,9 +68,6 @@ def test_threads_batches_and_shards_change_no_byte(engine, shards, threads, tmp_
                 results = [opened.search(queries.select(part), DEPTH) for part in torch.arange(33).split(batch)]
                 assert same_bytes([np.concatenate(column) for column in zip(*results, strict=True)], expected)
         assert torch.get_num_threads() == threads
-    finally:
-        torch.set_num_threads(before)
-        numba.set_num_threads(loops)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["engine.json", *(f"{name}.npy" for name in ENGINES[engine].files)])
     with pytest.raises(ArtifactError, match="takes no more documents"):
         opened.add(documents)

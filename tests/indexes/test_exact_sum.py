@@ -16,6 +16,7 @@ from moeir.representations.multivector import MultiVector
 from moeir.representations.sparse import Sparse
 from tests.indexes import engine_checks
 from tests.oracles import search as oracle
+from tests.representations import test_representations
 
 pytestmark = pytest.mark.usefixtures("form")
 
@@ -23,12 +24,18 @@ ENGINES = {"global": "flat", "lexical": "inverted", "local": "maxsim", "exact": 
 TERMS = 5
 
 
-def random_texts(kind, count, seed):
-    return engine_checks.random_texts(ENGINES[kind], count, seed)
+def random_texts(expert, count, seed):
+    kind = engine_checks.ENGINES[ENGINES[expert]].type.kind
+    return test_representations.random_texts(kind, count, seed, vocabulary=TERMS, fewest=0)
 
 
 def build_index(documents, id_ranks=None) -> dict[str, Index]:
     return {name: engine_checks.build_index(ENGINES[name], texts, id_ranks=id_ranks) for name, texts in documents.items()}
+
+
+def fuse(engines, queries, depth, **options):
+    """The fused lists of a search to this depth."""
+    return fuse_exact(engines, queries, {name: engine.search(queries[name], depth) for name, engine in engines.items()}, **options)
 
 
 def all_scores(index: Index, queries):
@@ -74,8 +81,7 @@ def test_proven_ranks_are_those_of_the_sum_over_all_documents(seed, names, count
     id_ranks = random.sample(range(count), count)
     engines = build_index({name: random_texts(name, count, seed + 1) for name in names}, np.array(id_ranks))
     queries = {name: random_texts(name, 5, seed) for name in names}
-    lists = {name: engine.search(queries[name], depth) for name, engine in engines.items()}
-    fused = fuse_exact(engines, queries, lists, search_deeper=deepen)
+    fused = fuse(engines, queries, depth, search_deeper=deepen)
     full = {name: all_scores(engine, queries[name]) for name, engine in engines.items()}
     for line in range(5):
         experts = [full[name][line] for name in names]
@@ -95,49 +101,41 @@ def test_by_hand():
     documents = {"global": torch.tensor([[9.0], [0.0], [8.0]]), "lexical": torch.tensor([[0.0], [9.0], [8.0]])}
     engines = build_index({"global": Dense(documents["global"]), "lexical": Sparse.from_matrix(documents["lexical"])})
     queries = {"global": Dense(torch.ones(1, 1)), "lexical": Sparse.from_matrix(torch.ones(1, 1))}
-    lists = {name: engine.search(queries[name], 2) for name, engine in engines.items()}
-    fused = fuse_exact(engines, queries, lists)
+    fused = fuse(engines, queries, 2)
     assert (fused.rows.tolist(), fused.scores.tolist(), fused.proven_depth.tolist()) == ([[2, 1]], [[16.0, 9.0]], [0])
-    deeper = fuse_exact(engines, queries, lists, search_deeper=True)
+    deeper = fuse(engines, queries, 2, search_deeper=True)
     assert (deeper.rows.tolist(), deeper.proven_depth.tolist()) == ([[2, 1]], [2])
 
 
 def test_a_rank_is_proven_where_its_sum_is_above_all_that_was_not_looked_at():
     engines = build_index({"global": Dense(torch.tensor([[9.0], [4.0], [1.0]])), "lexical": random_texts("lexical", 3, 0)})
-    empty = Sparse.from_matrix(torch.zeros(1, TERMS))
-    queries = {"global": Dense(torch.ones(1, 1)), "lexical": empty}
-    fused = fuse_exact(engines, queries, {name: engine.search(queries[name], 2) for name, engine in engines.items()})
+    fused = fuse(engines, {"global": Dense(torch.ones(1, 1)), "lexical": Sparse.from_matrix(torch.zeros(1, TERMS))}, 2)
     assert fused.scores.tolist() == [[9.0, 4.0]] and fused.proven_depth.tolist() == [1]  # document 2 could tie with 4
 
 
 def test_batches_change_no_byte():
     engines = build_index({name: random_texts(name, 40, 3) for name in ENGINES})
     queries = {name: random_texts(name, 6, 4) for name in ENGINES}
-    together = fuse_exact(engines, queries, {name: engine.search(queries[name], 7) for name, engine in engines.items()})
+    together = fuse(engines, queries, 7)
     for line in range(6):
-        single = {name: queries[name].select(torch.tensor([line])) for name in ENGINES}
-        alone = fuse_exact(engines, single, {name: engine.search(single[name], 7) for name, engine in engines.items()})
+        alone = fuse(engines, {name: queries[name].select(torch.tensor([line])) for name in ENGINES}, 7)
         assert alone.rows[0].tobytes() == together.rows[line].tobytes() and alone.scores[0].tobytes() == together.scores[line].tobytes()
 
 
 def test_indexes_without_documents_give_nothing():
     engines = build_index({"global": Dense(torch.zeros(0, 3)), "lexical": Sparse.from_matrix(torch.zeros(0, TERMS))})
-    queries = {name: random_texts(name, 2, 0) for name in engines}
-    fused = fuse_exact(engines, queries, {name: engine.search(queries[name], 5) for name, engine in engines.items()}, search_deeper=True)
-    assert fused.rows.shape == (2, 0)
+    assert fuse(engines, {name: random_texts(name, 2, 0) for name in engines}, 5, search_deeper=True).rows.shape == (2, 0)
 
 
 def test_an_engine_that_is_not_exact_proves_nothing(monkeypatch):
     monkeypatch.setattr(Flat, "exact", False)
     engines = build_index({name: random_texts(name, 6, 3) for name in ("global", "lexical")})
     queries = {name: random_texts(name, 2, 4) for name in engines}
-    lists = {name: engine.search(queries[name], 6) for name, engine in engines.items()}
-    assert fuse_exact(engines, queries, lists, search_deeper=True).proven_depth.tolist() == [0, 0]
+    assert fuse(engines, queries, 6, search_deeper=True).proven_depth.tolist() == [0, 0]
 
 
 def test_an_engine_that_cannot_score_chosen_documents_says_so(monkeypatch):
     monkeypatch.setattr(Flat, "_score_pairs", Index._score_pairs)
+    index = build_index({"global": random_texts("global", 3, 0)})["global"]
     with pytest.raises(UsageError, match="engine flat cannot score documents that it did not find, as exact-sum needs"):
-        build_index({"global": random_texts("global", 3, 0)})["global"].score_pairs(
-            random_texts("global", 1, 0), np.array([0]), np.array([1])
-        )
+        index.score_pairs(random_texts("global", 1, 0), np.array([0]), np.array([1]))

@@ -21,10 +21,15 @@ def random_vectors(count=2000, width=16, seed=0):
     return torch.randn(9, width, generator=generator), torch.randn(count, width, generator=generator).half()
 
 
-def build_index(documents, id_ranks=None, **options):
-    index = Faiss(id_ranks, **options)
+def build_index(documents, id_ranks=None, *, kind=Faiss, **options):
+    index = kind(id_ranks, **options)
     index.add(Dense(documents))
     return index
+
+
+def share_of(best, rows):
+    """The mean share of the best rows that were found."""
+    return np.mean([len(set(one) & set(other)) / len(one) for one, other in zip(best, rows, strict=True)])
 
 
 @pytest.mark.parametrize(
@@ -40,19 +45,13 @@ def build_index(documents, id_ranks=None, **options):
 def test_rescored_hits_are_those_of_flat_where_nothing_is_left_out(options):
     queries, documents = random_vectors()
     id_ranks = np.random.default_rng(0).permutation(len(documents))
-    exact = Flat(id_ranks)
-    exact.add(Dense(documents))
-    assert same_bytes(
-        build_index(documents, id_ranks, rescore=True, **options).search(Dense(queries), 10), exact.search(Dense(queries), 10)
-    )
+    index, exact = build_index(documents, id_ranks, rescore=True, **options), build_index(documents, id_ranks, kind=Flat)
+    assert same_bytes(index.search(Dense(queries), 10), exact.search(Dense(queries), 10))
 
 
 def test_product_quantisation_finds_most_and_rescoring_more_saved_or_not(tmp_path):
     queries, documents = random_vectors()
-    exact = Flat()
-    exact.add(Dense(documents))
-    best = exact.search(Dense(queries), 10)[0]
-    shares = []
+    best, shares = build_index(documents, kind=Flat).search(Dense(queries), 10)[0], []
     for rescore in (False, True):
         index, folder = Faiss(factory="IVF4+PQ8x4", nprobe=4, rescore=rescore), tmp_path / str(rescore)
         for part in documents.chunk(3):
@@ -61,7 +60,7 @@ def test_product_quantisation_finds_most_and_rescoring_more_saved_or_not(tmp_pat
         result, opened = index.search(Dense(queries), 10), Faiss.open(folder)
         assert len(opened) == len(documents) and same_bytes(opened.search(Dense(queries), 10), result)
         assert (folder / "vectors.npy").exists() == rescore
-        shares.append(np.mean([len(set(one) & set(other)) / 10 for one, other in zip(best, result[0], strict=True)]))
+        shares.append(share_of(best, result[0]))
     assert 0.2 < shares[0] < shares[1] and shares[1] > 0.6
 
 
@@ -79,12 +78,9 @@ def test_a_graph_finds_as_many_documents_as_are_asked_for_saved_or_not(factory, 
 def test_an_ef_below_the_depth_is_raised_to_it_with_one_warning(caplog):
     queries, documents = random_vectors()
     small, large = (build_index(documents, factory="HNSW16", ef=ef) for ef in (15, 400))
-    exact = Flat()
-    exact.add(Dense(documents))
-    best = exact.search(Dense(queries), 400)[0]
+    best = build_index(documents, kind=Flat).search(Dense(queries), 400)[0]
     for index in (small, small, large):
-        rows = index.search(Dense(queries), 400)[0]
-        assert np.mean([len(set(one) & set(other)) / 400 for one, other in zip(best, rows, strict=True)]) > 0.95
+        assert share_of(best, index.search(Dense(queries), 400)[0]) > 0.95
     assert [record.getMessage() for record in caplog.records] == [
         "faiss:ef=15: is less than the 400 hits asked for, so ef=400 applies; index with a larger ef, or lower --depth"
     ]
@@ -93,9 +89,7 @@ def test_an_ef_below_the_depth_is_raised_to_it_with_one_warning(caplog):
 def test_pairs_are_scored_only_with_rescoring():
     queries, documents = random_vectors()
     pairs = np.array([0, 3]), np.array([5, 1999])
-    exact = Flat()
-    exact.add(Dense(documents))
-    index = build_index(documents, factory="SQ8", rescore=True)
+    exact, index = build_index(documents, kind=Flat), build_index(documents, factory="SQ8", rescore=True)
     assert index.score_pairs(Dense(queries), *pairs).tolist() == exact.score_pairs(Dense(queries), *pairs).tolist()
     with pytest.raises(UsageError, match="cannot score documents that it did not find"):
         build_index(documents, factory="SQ8").score_pairs(Dense(queries), *pairs)

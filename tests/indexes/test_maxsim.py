@@ -1,4 +1,4 @@
-"""Exact late interaction."""
+"""Exact late interaction, among all tokens and among those of the same term."""
 
 import numpy as np
 import pytest
@@ -8,9 +8,11 @@ from moeir.indexes import maxsim, token_store, vector_store
 from moeir.indexes.maxsim import MaxSim
 from moeir.indexes.token_store import TokenVectorStore
 from moeir.indexes.vector_store import VectorStore
+from moeir.representations.exact_match import ExactMatch
 from moeir.representations.multivector import MultiVector
+from moeir.retrieval.latency import limit_threads
 from tests.indexes import engine_checks
-from tests.indexes.engine_checks import near_ties, same_bytes
+from tests.indexes.engine_checks import RecordingPool, near_ties, same_bytes
 from tests.indexes.engine_checks import pack_tokens as pack
 from tests.representations.test_representations import to_lists
 
@@ -19,13 +21,6 @@ pytestmark = pytest.mark.usefixtures("form")
 
 def build_index(documents, **attributes):
     return engine_checks.build_index("maxsim", documents, **attributes)
-
-
-def test_a_document_whose_tokens_all_oppose_the_query_keeps_its_negative_score():
-    documents = pack([[[-1.0, 0, 0]], [[-2.0, 0, 0], [-3.0, 0, 0], [-4.0, 0, 0]], []])
-    rows, scores = build_index(documents).search(pack([[[1.0, 0, 0]], [[1.0, 0, 0]] * 3]), 5)
-    assert rows.tolist() == [[0, 1, -1]] * 2
-    assert scores.tolist() == [[-1.0, -2.0, -np.inf], [-3.0, -6.0, -np.inf]]
 
 
 def test_a_float32_product_that_loses_the_best_token_is_seen_through():
@@ -64,14 +59,11 @@ def test_scans_on_several_threads_change_no_byte(monkeypatch):
     monkeypatch.setattr(maxsim, "MAX_ELEMENTS", 512 * documents.vectors.shape[1])  # blocks of 512 tokens: more than 30
     parts, run = [], maxsim.run_on_threads
     monkeypatch.setattr(maxsim, "run_on_threads", lambda work, threads: parts.append(threads) or run(work, threads))
-    index, before, found = build_index(documents, coarse=True), torch.get_num_threads(), []
-    try:
-        for threads in (1, 2, 3):
-            torch.set_num_threads(threads)
+    index, found = build_index(documents, coarse=True), []
+    for threads in (1, 2, 3):
+        with limit_threads(threads):
             found.append(index.search(queries, 50))
             assert torch.get_num_threads() == threads
-    finally:
-        torch.set_num_threads(before)
     assert parts[0] == 1 and {2, 3} <= set(parts)
     assert same_bytes(found[0], found[1]) and same_bytes(found[0], found[2])
     assert same_bytes(build_index(documents, coarse=False).search(queries, 50), found[0])
@@ -125,3 +117,32 @@ def test_a_device_keeps_every_token_that_its_rounding_may_have_put_behind_anothe
     index, mask = MaxSim.open(tmp_path / "index"), torch.ones(1, 2, dtype=torch.bool)
     scores = index._exact_pair_scores(query[None], torch.tensor([0]), documents, mask)
     assert scores.tolist() == [small * 2.0**-25]
+
+
+def test_a_scan_scores_only_so_many_pairs_at_a_time():
+    queries, documents = near_ties("exact-match", 2)
+    index = engine_checks.build_index("exact-match", documents, elements_at_once=2000)
+    index.search(queries, 1)  # which opens it
+    (block,) = index._query_blocks(queries.select(torch.arange(32) % 4))
+    pool = RecordingPool()
+    index._scan(block, pool)
+    assert sum(part.shape[1] for part in pool.scores) == len(documents)
+    assert len(pool.scores) > 1 and max(part.numel() for part in pool.scores) <= 2000 / 4
+
+
+def test_a_product_that_float32_rounds_away_is_seen():
+    vectors = torch.tensor([[32768.0, -32768, 4e-4], [-32768.0, 32768, -4e-4]]).half()
+    index = engine_checks.build_index("exact-match", ExactMatch(torch.ones(2, dtype=torch.int64), vectors, torch.tensor([0, 1, 2])))
+    rows, scores = index.search(ExactMatch(torch.ones(1, dtype=torch.int64), torch.ones(1, 3), torch.tensor([0, 1])), 2)
+    assert rows.tolist() == [[0, -1]] and scores[0, 0] == vectors[0, 2].float()
+
+
+def test_a_score_above_zero_that_a_float32_sum_has_below_zero_is_found():
+    width, count, small = 1024, 16, 2.0**-12 * (1 - 2.0**-11)  # 1 + small² is 1 in float32
+    document = 256 * torch.tensor([1.0, *[small] * (width - 2), -1.0])
+    query = torch.tensor([1.0, *[small] * (width - 2), 1 + 1016 * 2.0**-24])
+    documents = ExactMatch(torch.ones(1, dtype=torch.int64), document[None].half(), torch.tensor([0, 1]))
+    index = engine_checks.build_index("exact-match", documents)
+    exact = query.double() @ document.half().double()
+    rows, scores = index.search(ExactMatch(torch.ones(count, dtype=torch.int64), query.repeat(count, 1), torch.arange(count + 1)), 1)
+    assert exact > 0 and rows.tolist() == [[0]] * count and (scores == exact.float().item()).all()

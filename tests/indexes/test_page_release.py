@@ -9,7 +9,7 @@ import torch
 from moeir import variants
 from moeir.artifacts import memmap
 from moeir.representations.base import representation_class
-from tests.indexes.engine_checks import random_texts
+from tests.representations.test_representations import random_texts
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ from tests.indexes.engine_checks import random_texts
     [("flat", "dense"), ("inverted", "sparse"), ("inverted:quantise=8", "sparse"), ("maxsim", "multivector")],
 )
 def test_what_is_built_and_found_is_the_same(spec, kind, tmp_path, monkeypatch):
-    documents, queries = (random_texts(spec.partition(":")[0], count, 3, width=32, vocabulary=100) for count in (300, 20))
+    documents, queries = (random_texts(kind, count, 3, width=32, vocabulary=100, fewest=0) for count in (300, 20))
     documents.save(tmp_path / "encodings")
     engine = variants.bind_variant("indexes", spec)
     released = []

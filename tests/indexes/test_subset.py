@@ -13,6 +13,7 @@ from moeir.indexes.scan import Scan
 from moeir.indexes.subset import SubsetIndex
 from tests.indexes import engine_checks
 from tests.indexes.engine_checks import same_bytes
+from tests.representations.test_representations import random_texts
 
 DOCUMENTS, QUERIES = 300, 9
 WORDS = [f"word{number}" for number in range(40)]
@@ -23,9 +24,9 @@ def texts(count, seed):
     return [" ".join(rng.choice(WORDS, rng.integers(0, 9))) for _ in range(count)]
 
 
-RANDOM = {name: partial(engine_checks.random_texts, name, width=12, vocabulary=30) for name in engine_checks.ENGINES}
-ENGINES = {name: (engine_checks.ENGINES[name].type, make_texts) for name, make_texts in RANDOM.items()}
-ENGINES |= {"scan": (Scan, RANDOM["flat"]), "bm25": (Bm25, texts)}
+RANDOM = partial(partial, random_texts, width=12, vocabulary=30, fewest=0)
+ENGINES = {name: (engine.type, RANDOM(engine.type.kind)) for name, engine in engine_checks.ENGINES.items()}
+ENGINES |= {"scan": (Scan, RANDOM("dense")), "bm25": (Bm25, texts)}
 
 
 def select(documents, rows):

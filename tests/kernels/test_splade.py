@@ -8,7 +8,6 @@ import torch
 from moeir.kernels import gathered_products, splade
 from moeir.kernels.attention import PackedLayout
 from tests.kernels.peak_memory import peak_bytes
-from tests.oracles import representations as oracles
 
 LENGTHS = (3, 3, 5, 1, 4, 4)
 V, H = 40, 8
@@ -74,15 +73,6 @@ def test_values_and_gradients_are_those_of_the_plain_form(monkeypatch, silent, s
     results, expected_results = outcome(FORMS[pooling], tied(), mask), outcome(partial(plain, pooling=pooling), tied(), mask)
     for value, expected in zip(results, expected_results, strict=True):
         assert (value - expected).abs().max() <= 1e-5 * expected.abs().max()
-
-
-def test_values_are_those_of_a_loop():
-    states, embedding, bias = (part.detach() for part in inputs(1))
-    logits = (states @ embedding.T + bias).split(LENGTHS)
-    for form, oracle in ((fast, oracles.lexical), (summed, oracles.sum_pooled_lexical)):
-        for row, part in zip(form(states, embedding, bias), logits, strict=True):
-            expected = oracle(part.tolist())
-            assert {term: pytest.approx(row[term].item(), abs=1e-5) for term in row.nonzero()[:, 0].tolist()} == expected
 
 
 @pytest.mark.parametrize("few", [0.0, 1.0])

@@ -9,6 +9,7 @@ import torch
 from moeir.backbones.prefetch import map_batches
 from moeir.indexes.two_step import run_on_threads
 from moeir.kernels.precision import full_precision
+from moeir.retrieval.latency import limit_threads
 
 
 def count_in_new_thread():
@@ -18,19 +19,16 @@ def count_in_new_thread():
 
 @pytest.mark.parametrize("runs", [run_on_threads, lambda work, threads: list(map_batches(work, range(threads), threads))])
 def test_a_thread_that_starts_while_others_compute_alone_has_all_threads(runs):
-    counts, before, both_alone = [], torch.get_num_threads(), Barrier(2, timeout=60)
-    torch.set_num_threads(3)
+    counts, both_alone = [], Barrier(2, timeout=60)
 
     def count(_):
         both_alone.wait()  # a thread that starts in the moment in which another becomes alone would be alone, too
         counts.append((torch.get_num_threads(), count_in_new_thread()))
 
-    try:
+    with limit_threads(3):
         runs(count, 2)
         assert counts == [(1, 3), (1, 3)]
         assert (torch.get_num_threads(), count_in_new_thread()) == (3, 3)
-    finally:
-        torch.set_num_threads(before)
 
 
 def test_full_precision_lasts_until_the_last_thread_leaves_it():

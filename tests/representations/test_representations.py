@@ -16,26 +16,24 @@ from moeir.representations.multivector import MultiVector
 from moeir.representations.sparse import Sparse
 from tests.oracles import representations as oracles
 
-TERMS, WIDTH = 9, 3
+TERMS, WIDTH = 5, 3
 KINDS = ("dense", "sparse", "multivector", "exact-match")
 seeds, sizes = st.integers(0, 10_000), st.integers(1, 5)
 quick = settings(deadline=None, max_examples=25)
 
 
-def random_texts(kind, count, seed=0):
-    """`count` random texts of numbers that float16 represents exactly."""
+def random_texts(kind, count, seed=0, *, width=WIDTH, vocabulary=TERMS, fewest=1):
+    """`count` random texts of few numbers, which float16 represents exactly, so that ties occur; at least `fewest` token vectors each."""
     generator = np.random.default_rng([seed, count])
-    numbers = lambda *shape: torch.tensor(generator.integers(-64, 65, shape) / 32, dtype=torch.float32)  # noqa: E731
+    numbers = lambda *shape: torch.tensor(generator.integers(-8, 9, shape) / 4, dtype=torch.float32)  # noqa: E731
     if kind == "dense":
-        return Dense(numbers(count, WIDTH))
+        return Dense(numbers(count, width))
     if kind == "sparse":
-        return Sparse.from_matrix(numbers(count, TERMS).clamp(min=0) * torch.tensor(generator.integers(0, 2, (count, TERMS))))
-    if kind == "exact-match":
-        lengths = generator.integers(0, 7, count)
-        terms = torch.tensor(generator.integers(0, 4, lengths.sum()))
-        return ExactMatch(terms, numbers(len(terms), WIDTH), torch.tensor([0, *lengths]).cumsum(0))
-    lengths = generator.integers(1, 5, count)
-    return MultiVector(numbers(int(lengths.sum()), WIDTH), torch.tensor([0, *lengths]).cumsum(0))
+        return Sparse.from_matrix(numbers(count, vocabulary).clamp(min=0.5) - 0.5)
+    lengths = generator.integers(fewest if kind == "multivector" else 0, 5, count)
+    starts, tokens = torch.tensor([0, *lengths]).cumsum(0), numbers(int(lengths.sum()), width)
+    terms = torch.tensor(generator.integers(0, vocabulary, len(tokens)), dtype=torch.int32)
+    return MultiVector(tokens, starts) if kind == "multivector" else ExactMatch(terms, tokens, starts)
 
 
 def to_lists(representation):
@@ -141,7 +139,7 @@ def test_scores_scale_stay_float32_under_autocast_and_have_gradients(kind):
     queries = random_texts(kind, 3)
     column = queries.weights if kind == "sparse" else queries.vectors
     column.requires_grad_()
-    queries.select(torch.tensor([2, 0])).scores(random_texts(kind, 2, 1)).sum().backward()
+    queries.select(torch.tensor([2, 0])).scores(random_texts(kind, 9, 1)).sum().backward()
     assert column.grad is not None and bool(column.grad.abs().sum() > 0)
 
 

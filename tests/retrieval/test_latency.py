@@ -22,12 +22,12 @@ def test_so_many_percent_of_the_queries_wait_no_longer(seconds: list[float]) -> 
 def test_steps_are_told_apart() -> None:
     recorder = latency.LatencyRecorder()
     recorder.steps = {"encode": [(0.5, 10), (0.25, 5)], "search": [(1.0, 15)], "fuse": [(0.5, 1), (0.25, 1)]}
-    facts = recorder.summarize()
+    facts = recorder.speed()
     assert facts["encode"] == {"queries_per_second": 20.0, "seconds": 0.75, "batches": 2}
     assert facts["search"] == {"queries_per_second": 15.0, "seconds": 1.0, "batches": 1}
     percentiles = {"p50_ms": 250.0, "p95_ms": 500.0, "p99_ms": 500.0}
     assert facts["fuse"] == {"queries_per_second": 2.667, "seconds": 0.75, "batches": 2} | percentiles
-    assert latency.format_speed(recorder.speed()) == (
+    assert latency.format_speed(facts) == (
         "encode 20.0 queries/s, 2 batches of 375.00 ms on average; search 15.0 queries/s, one batch in 1,000.00 ms; "
         "fuse 2.7 queries/s, p50 250.00 ms, p95 500.00 ms, p99 500.00 ms"
     )

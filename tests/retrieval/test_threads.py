@@ -20,24 +20,25 @@ import moeir
 from moeir.indexes import flat, maxsim
 
 flat.DOCUMENTS_PER_THREAD, maxsim.TEXTS_AT_ONCE = 64, 64  # so that threads share the scans, as in a large index
-path, count, forks = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-searcher, rng = moeir.open_index(path, device="cpu"), random.Random(2)
+count, forks, rng = int(sys.argv[1]), int(sys.argv[2]), random.Random(2)
 words = "owl mice night bee hive bat moths dark ants nest the sea swims tree hollow echo".split()
 queries = [" ".join(rng.choices(words, k=rng.randint(1, 5))) for _ in range(count)]
 batches = [queries[first:last] for row in range(0, count, 10) for first, last in ((row, row + 1), (row + 1, row + 10))]
-search = lambda batch: searcher.search(batch, 10)
-alone = [] if os.environ.get("AT_ONCE") else list(map(search, batches))
-many = []
-for first in range(0, len(batches), 8):  # threads that are new, while others search
-    with ThreadPoolExecutor(4) as pool:
-        many += pool.map(search, batches[first : first + 8])
-assert many == (alone or list(map(search, batches)))
-for _ in range(forks):
-    with ThreadPoolExecutor(2) as pool:
-        busy = [pool.submit(search, batches[1]) for _ in range(4)]
-        if not (child := os.fork()):
-            os._exit(search(batches[1]) != many[1])
-        assert os.waitpid(child, 0)[1] == 0
+for path in sys.argv[3:]:
+    searcher = moeir.open_index(path, device="cpu")
+    search = lambda batch: searcher.search(batch, 10)
+    alone = [] if os.environ.get("AT_ONCE") else list(map(search, batches))
+    many = []
+    for first in range(0, len(batches), 8):  # threads that are new, while others search
+        with ThreadPoolExecutor(4) as pool:
+            many += pool.map(search, batches[first : first + 8])
+    assert many == (alone or list(map(search, batches))), path
+    for _ in range(forks):
+        with ThreadPoolExecutor(2) as pool:
+            busy = [pool.submit(search, batches[1]) for _ in range(4)]
+            if not (child := os.fork()):
+                os._exit(search(batches[1]) != many[1])
+            assert os.waitpid(child, 0)[1] == 0
 """
 
 
@@ -58,20 +59,20 @@ def indexes(tmp_path_factory, tiny_model_with_head, toy) -> Path:
     return folder
 
 
-def run_program(index: Path, queries: int, forks: int, **environment: str) -> None:
-    command = [sys.executable, "-c", SEARCH, str(index), str(queries), str(forks)]
+def run_program(queries: int, forks: int, *indexes: Path, **environment: str) -> None:
+    command = [sys.executable, "-c", SEARCH, str(queries), str(forks), *map(str, indexes)]
     settings = {"OMP_NUM_THREADS": "2", "NUMBA_NUM_THREADS": "2"}
     result = subprocess.run(command, env=os.environ | settings | environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.parametrize("queries", [80, pytest.param(10_000, marks=pytest.mark.torture)])
-@pytest.mark.parametrize(("index", "forks"), [("bm25", 5), ("came", 0), ("taser", 0)])
-def test_searches_of_four_threads_have_the_bytes_of_one(indexes, index, forks, queries):
-    run_program(indexes / index, queries, forks)
+@pytest.mark.parametrize(("names", "forks"), [(["bm25"], 5), (["came", "taser"], 0)])
+def test_searches_of_four_threads_have_the_bytes_of_one(indexes, names, forks, queries):
+    run_program(queries, forks, *(indexes / name for name in names))
 
 
 @pytest.mark.torture
 @pytest.mark.parametrize("index", ["bm25", "came"])
 def test_threads_that_compile_at_once_have_the_bytes_of_one(indexes, index, tmp_path):
-    run_program(indexes / index, 400, 0, AT_ONCE="1", NUMBA_CACHE_DIR=str(tmp_path))
+    run_program(400, 0, indexes / index, AT_ONCE="1", NUMBA_CACHE_DIR=str(tmp_path))

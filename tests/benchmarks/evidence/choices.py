@@ -7,9 +7,7 @@ SETTING is SIMILARITY-RATE. `record` adds a line to RECORDS from the training's 
 with the highest one of a group (of equal ones the first by name), once the group has COUNT records.
 """
 
-import datetime
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -31,10 +29,7 @@ def record_choice(records: Path, group: str, setting: str, checkpoint: Path) -> 
         "rate": rate,
         "nDCG@10": round(next(line[MEASURE] for line in reversed(lines) if MEASURE in line), 6),
         "loss": [round(sum(part) / len(part), 4) for part in (losses[:tenth], losses[-tenth:])],
-        "size": os.environ.get("SIZE", "cores"),
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "commit": os.environ.get("COMMIT") or record.describe_commit(),
-        "machine": record.describe_machine(),
+        **record.describe_run(),
         "training": record.describe_training(checkpoint),
     }
     record.append_line(records, facts)

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from record import read_records
-from tables import DOCUMENTS, SUMS, estimate_difference
+from record import SUMS, read_records
+from tables import DOCUMENTS, estimate_difference
 
 from moeir.evaluation.tables import format_table
 

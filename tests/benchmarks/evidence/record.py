@@ -100,6 +100,16 @@ def describe_commit(folder: Path = Path(moeir.__file__).parent) -> str:
     return completed.stdout.strip() or "unknown"
 
 
+def describe_run() -> dict[str, Any]:
+    """Size, date, commit and machine of what is recorded."""
+    return {
+        "size": os.environ.get("SIZE", "cores"),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "commit": os.environ.get("COMMIT") or describe_commit(),
+        "machine": describe_machine(),
+    }
+
+
 def evaluate_set(folders: Sequence[Path], judgements: Path, corpus: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Means and overlaps of a set's runs, and nDCG@10 of every question."""
     judged = qrels.read_qrels(judgements)
@@ -154,11 +164,8 @@ def write_record(
     """Write the line of a row; `sets` has name, judgements and corpus of each test set."""
     record: dict[str, Any] = {
         "row": row,
-        "size": os.environ.get("SIZE", "cores"),
         "variables": variables,
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "commit": os.environ.get("COMMIT") or describe_commit(),
-        "machine": describe_machine(),
+        **describe_run(),
         "trainings": {name: describe_training(checkpoint) for name, checkpoint in checkpoints.items()},
         "sets": {},
         "curves": {},

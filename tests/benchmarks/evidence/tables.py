@@ -32,7 +32,7 @@ import scipy
 import yaml
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from record import read_lines
+from record import SUMS, read_lines
 
 from moeir.errors import DataError
 from moeir.evaluation.result_tables import format_p
@@ -44,7 +44,6 @@ HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results" / "evidence"
 BEGIN, END = "<!-- written by tables.py, from the records -->", "<!-- end of what tables.py writes -->"
 DOCUMENTS = "documents"  # beside the runs: the number of each question's first relevant document
-SUMS = ("fused", "calibrated", "sumrr", "normsum", "with-bm25", "bm25")  # runs that are no experts
 WAITING = "not run yet"
 RANDOM_EFFECTS = "random effects"  # of `starts`: the test is over starts, not over questions
 SMOOTHED = 10  # steps of a mean in a curve that has a point for every step

@@ -103,7 +103,7 @@ class Piece:
         lines += ["**Interrupted: this is what it had found by then.**", ""] if not self.finished else []
         lines += [f"Skipped: {self.skipped}", ""] if self.skipped else []
         lines += [line for failure in self.failures for line in (f"**Failed: {failure}**", "")]
-        lines += [line for table in self.tables for line in (table.to_markdown(),)]
+        lines += [table.to_markdown() for table in self.tables]
         return "\n".join(lines + [f"* {note}" for note in self.notes]).rstrip() + "\n"
 
 

@@ -136,9 +136,8 @@ def draw_token_lists(documents: int, width: int, queries: int, depth: int, *, sa
     positions = _queries_of(shards[0], queries, 32)
     vectors = with_noise(shards[0].vectors[positions])
     tokens = sum(len(shard.vectors) for shard in shards)
-    return Collection(
-        "maxsim", shards, MultiVector(vectors, torch.arange(0, len(positions) + 1, 32)), sample, depth, 2.0 * 32 * tokens * width
-    )
+    query_vectors = MultiVector(vectors, torch.arange(0, len(positions) + 1, 32))
+    return Collection("maxsim", shards, query_vectors, sample, depth, 2.0 * 32 * tokens * width)
 
 
 def draw_terms(documents: int, width: int, queries: int, depth: int, *, sample: int) -> Collection:
@@ -153,14 +152,8 @@ def draw_terms(documents: int, width: int, queries: int, depth: int, *, sample: 
     shards = in_blocks(documents, shard)
     positions = _queries_of(shards[0], queries, 8)
     vectors = with_noise(shards[0].vectors[positions])
-    return Collection(
-        "exact-match",
-        shards,
-        ExactMatch(shards[0].terms[positions], vectors, torch.arange(0, len(positions) + 1, 8)),
-        sample,
-        depth,
-        0.0,
-    )
+    matches = ExactMatch(shards[0].terms[positions], vectors, torch.arange(0, len(positions) + 1, 8))
+    return Collection("exact-match", shards, matches, sample, depth, 0.0)
 
 
 def in_blocks(documents: int, draw: Callable[[int, int], Any]) -> list[Any]:

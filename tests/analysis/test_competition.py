@@ -105,17 +105,17 @@ def test_gains_are_those_of_loops_over_queries_and_documents(negatives, last, se
 
 
 def test_experts_that_only_change_by_chance_gain_nothing_where_they_lose():
-    qrels = {f"q{one}": {f"d{one % 40}": 1} for one in range(400)}
+    qrels = {f"q{one}": {f"d{one % 40}": 1} for one in range(200)}
     before, after = (draw_runs(seed, 1.5, qrels=qrels) for seed in (3, 4))
     row = analyze_competition(before, after, qrels, "nDCG@10").rows[-1]
-    assert row[2] > 300 and row[8] < 0 < row[9]
+    assert row[2] > 150 and row[8] < 0 < row[9]
     observations, _ = observe(before, after, qrels, 7, 20, 42)
     lost_before, lost_after = (fmean(one[4] - one[5] for one in observations if one[0] == time) for time in (0, 1))
     assert lost_before > 0.1 and lost_after < -0.1, "either choice alone takes chance for learning"
 
 
 def test_the_sentence_is_do_not_compete_where_losers_learn_most_and_the_reverse_where_owners_do():
-    qrels = {f"q{one}": {f"d{one % 40}": 1} for one in range(200)}
+    qrels = {f"q{one}": {f"d{one % 40}": 1} for one in range(100)}
     before = draw_runs(5, [3.0, 0.5, 0.5], qrels=qrels)
     losers_learn = analyze_competition(before, draw_runs(6, [3.0, 3.0, 3.0], qrels=qrels), qrels, "nDCG@10")
     assert losers_learn.rows[-1][8] > 0 and losers_learn.notes[1].startswith("do not compete: learning alike, experts gain +")

@@ -113,9 +113,9 @@ def test_taser_on_five_sets_mines_for_three_tunes_one_alpha_chooses_a_rate_and_t
     assert [(flag_values(call, "measure"), flag_values(call, "group-by")) for call in chosen] == [(["Success@20"], ["set"])] * 3
     matches = [flag_values(call, "match")[0] for call in evaluated if call not in chosen]
     assert matches == ["string", "string", "string", "regex", "string"]
-    calls("taser_multiset.sh", RATES="3e-5 1e-5")
+    calls("taser_multiset.sh", RATES="3e-5 1e-5", GRID=1)
     assert (tmp_path / "work/ckpt/taser").readlink().name == "taser-3e-5", "of equal rates the first"
-    calls("taser_multiset.sh", RATES="3e-5 5e-5", DEV_MEASURE="loss")
+    calls("taser_multiset.sh", RATES="3e-5 5e-5", DEV_MEASURE="loss", GRID=1)
     assert (tmp_path / "work/ckpt/taser").readlink().name == "taser-3e-5", "the lowest loss is the best: both rates have 0.2"
 
 

@@ -277,7 +277,7 @@ def test_sigterm_finishes_what_runs_and_takes_nothing_new(bm25_index: Path) -> N
         assert process.wait(30) in (0, -signal.SIGTERM)
 
 
-def test_slow_and_broken_clients_do_not_hinder_others(bm25_index: Path) -> None:
+def test_slow_and_broken_clients_do_not_hinder_others_and_a_killed_server_can_be_started_again_at_its_port(bm25_index: Path) -> None:
     with run_server(bm25_index, "--timeout", 2) as (process, port):
         head = b"POST /search HTTP/1.1\r\nhost: localhost\r\n"
         pieces = [b"", b"POST", head, b"\x00\xff\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n"]
@@ -297,11 +297,6 @@ def test_slow_and_broken_clients_do_not_hinder_others(bm25_index: Path) -> None:
         for client in clients:
             client.close()
         assert fetch(port)["waiting"] == 0 and process.poll() is None
-
-
-def test_a_killed_server_can_be_started_again_at_its_port(bm25_index: Path) -> None:
-    with run_server(bm25_index) as (process, port):
-        fetch(port, "/search", {"query": "owl"})
         process.kill()
         process.wait()
         command = ("serve", "--index", bm25_index, "--port", port)

@@ -82,9 +82,11 @@ def observe(before, after, qrels, negatives, last, seed):
 @pytest.mark.parametrize(("negatives", "last", "seed"), [(7, 20, 42), (3, 5, 1), (1, 2, 3)])
 def test_gains_are_those_of_loops_over_queries_and_documents(negatives, last, seed):
     before, after = draw_runs(1, 1.0), draw_runs(2, [1.5, 1.0, 3.0])
+    backwards = analyze_competition(after, before, QRELS, "nDCG@10", negatives=negatives, last=last, seed=seed)
     result = analyze_competition(before, after, QRELS, "nDCG@10", negatives=negatives, last=last, seed=seed)
     observations, owned = observe(before, after, QRELS, negatives, last, seed)
-    for row in result.rows:
+    for row, other in zip(result.rows, backwards.rows, strict=True):
+        assert row[5:8] == pytest.approx([-value for value in other[5:8]]), "gains change their sign with the time"
         name = row[0]
         of_expert = [one for one in observations if name in ("all", one[1])]
         weight = {time: 0.5 / sum(one[0] == time for one in of_expert) for time in (0, 1)}
@@ -102,25 +104,18 @@ def test_gains_are_those_of_loops_over_queries_and_documents(negatives, last, se
     assert [row[0] for row in result.rows] == [*EXPERTS, "all"]
 
 
-def test_backwards_in_time_gains_change_their_sign():
-    before, after = draw_runs(1, 1.0), draw_runs(2, [1.0, 2.0, 3.0])
-    forwards, backwards = (analyze_competition(*pair, QRELS, "RR@10").rows for pair in ((before, after), (after, before)))
-    for row, other in zip(forwards, backwards, strict=True):
-        assert row[5:8] == pytest.approx([-value for value in other[5:8]])
-
-
 def test_experts_that_only_change_by_chance_gain_nothing_where_they_lose():
-    qrels = {f"q{one}": {f"d{one % 40}": 1} for one in range(400)}
+    qrels = {f"q{one}": {f"d{one % 40}": 1} for one in range(200)}
     before, after = (draw_runs(seed, 1.5, qrels=qrels) for seed in (3, 4))
     row = analyze_competition(before, after, qrels, "nDCG@10").rows[-1]
-    assert row[2] > 300 and row[8] < 0 < row[9]
+    assert row[2] > 150 and row[8] < 0 < row[9]
     observations, _ = observe(before, after, qrels, 7, 20, 42)
     lost_before, lost_after = (fmean(one[4] - one[5] for one in observations if one[0] == time) for time in (0, 1))
     assert lost_before > 0.1 and lost_after < -0.1, "either choice alone takes chance for learning"
 
 
 def test_the_sentence_is_do_not_compete_where_losers_learn_most_and_the_reverse_where_owners_do():
-    qrels = {f"q{one}": {f"d{one % 40}": 1} for one in range(200)}
+    qrels = {f"q{one}": {f"d{one % 40}": 1} for one in range(100)}
     before = draw_runs(5, [3.0, 0.5, 0.5], qrels=qrels)
     losers_learn = analyze_competition(before, draw_runs(6, [3.0, 3.0, 3.0], qrels=qrels), qrels, "nDCG@10")
     assert losers_learn.rows[-1][8] > 0 and losers_learn.notes[1].startswith("do not compete: learning alike, experts gain +")
@@ -154,16 +149,13 @@ def test_ranks_losses_and_loss_mass_are_those_of_the_training():
     assert competition.loss_mass(ranks, losses, 0.2) == pytest.approx(float((shares * lost).sum() / lost.mean(0).sum()))
 
 
-def test_what_is_no_comparison_is_refused():
+def test_what_is_no_comparison_is_refused_and_an_expert_that_loses_one_query_has_no_interval():
     before = draw_runs(1)
     with pytest.raises(UsageError, match=r"the same two experts or more.* found one, two, three before, one, two after"):
         analyze_competition(before, {name: before[name] for name in ("one", "two")}, QRELS, "nDCG@10")
     same = {name: before["one"] for name in EXPERTS}
     with pytest.raises(DataError, match="no expert loses a query"):
         analyze_competition(same, same, QRELS, "nDCG@10")
-
-
-def test_an_expert_that_loses_one_query_has_no_interval():
     qrels = {"p": {"d0": 1}, "q": {"d1": 1}}
     lists = {"best": {"p": "d0", "q": "d1"}, "worse": {"p": "d5", "q": "d1"}}
     runs = {

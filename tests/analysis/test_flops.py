@@ -95,7 +95,7 @@ def test_an_encoder_that_reads_no_query_is_not_active_for_one():
     assert {name: tokens[name] for name in ("shared", "local", "global")} == {name: came[name] for name in ("shared", "local", "global")}
 
 
-def test_an_adapter_belongs_to_its_expert_and_one_for_all_is_shared():
+def test_adapters_and_private_embeddings_belong_to_their_experts_and_an_adapter_for_all_is_shared():
     size = 4 * 2 * 768 + 2 * (768 + 3072)  # numbers of one rank in a layer: four maps of attention, two of the feed-forward
     assert parts("dense:adapters=16") == {"shared": (BERT + 12 * 16 * size,) * 3}
     rank = 2 * 16 * size
@@ -108,53 +108,34 @@ def test_an_adapter_belongs_to_its_expert_and_one_for_all_is_shared():
     feedforward = 4 * 8 * 2 * (768 + 3072)  # of each fourth layer's
     taser = parts("taser:adapters=8,experts=3,routing=token")
     assert taser["router"] == (3 * 769,) * 3 and [taser[f"expert {number}"] for number in range(3)] == [(feedforward,) * 3] * 3
-
-
-def test_private_embeddings_belong_to_their_experts():
     groups = parts("came:shared_layers=0,embeddings=private")
     assert "shared" not in groups and sum(count for count, *_ in groups.values()) == 327_395_898
     assert groups["global"][0] == BERT and groups["lexical"][0] == BERT + HEAD
 
 
-@pytest.mark.parametrize("side", SIDES)
-@pytest.mark.parametrize(
-    "spec",
-    [
-        *("dense", "dense:encoders=separate", "splade", "colbert:dim=8", "came:shared_layers=2,local_dim=8"),
-        *("mote", "mote:sparse_head=raw", "mote:encoders=separate", "taser:every=1,experts=4", "taser:routing=token,every=0,experts=3"),
-        *("taser:routing=token,every=1,gates=per_layer", "taser:routing=sequence,every=1"),
-        *("taser:routing=sequence,gates=per_layer,every=0", "taser:routing=token,gradient=full,every=0"),
-        *("sbmoe:experts=3", "sbmoe:experts=3,inference=all", "sbmoe:gate=random"),
-        *("sbmoe:experts=1,normalise=true", "taser:routing=token,gradient=pair,every=0,experts=3"),
-        *("sbmoe:inference=random", "taser:expert_ln=false,every=0", "coil:cls_dim=0,dim=8,separator=true"),
-        "came:shared_layers=2,local_dim=8,routing=token,global_experts=3",
-        *("splade:queries=tokens", "came:shared_layers=2,local_dim=8,lexical_queries=tokens"),
-        "came:shared_layers=2,experts=lexical,lexical_queries=tokens",
-        *("dense:adapters=4", "mote:adapters=4", "mote:encoders=siamese,adapters=4", "taser:adapters=4,experts=4,every=0"),
-        *("taser:adapters=4,experts=3,routing=token", "taser:adapters=3,routing=sequence,gate_input=block_input,gates=per_layer,every=0"),
-        *("came:shared_layers=2,adapters=4,local_dim=8", "came:shared_layers=1,adapters=4,shared_adapters=3,lexical_queries=tokens"),
-    ],
-)
-def test_operations_are_those_that_torch_counts(spec, side):
-    architecture = variants.bind_variant("architectures", spec)(Encoder(TINY, vocabulary_head=True), SIGNS).eval()
-    skipped = 2 * 16 * 8 if spec.startswith("coil") else 0  # the [CLS] of exact matches
-    assert count_parameters(architecture).flops(side, 10) - skipped == counted(architecture, side, 10)
+SPECS = """
+dense dense:encoders=separate splade colbert:dim=8 came:shared_layers=2,local_dim=8 mote mote:sparse_head=raw mote:encoders=separate
+taser:every=1,experts=4 taser:routing=token,every=0,experts=3 taser:routing=token,every=1,gates=per_layer taser:routing=sequence,every=1
+taser:routing=sequence,gates=per_layer,every=0 taser:routing=token,gradient=full,every=0
+taser:routing=token,gradient=pair,every=0,experts=3 taser:expert_ln=false,every=0 sbmoe:experts=3 sbmoe:experts=3,inference=all
+sbmoe:gate=random sbmoe:experts=1,normalise=true sbmoe:inference=random coil:cls_dim=0,dim=8,separator=true
+came:shared_layers=2,local_dim=8,routing=token,global_experts=3 splade:queries=tokens
+came:shared_layers=2,local_dim=8,lexical_queries=tokens came:shared_layers=2,experts=lexical,lexical_queries=tokens dense:adapters=4
+mote:adapters=4 mote:encoders=siamese,adapters=4 taser:adapters=4,experts=4,every=0 taser:adapters=4,experts=3,routing=token
+taser:adapters=3,routing=sequence,gate_input=block_input,gates=per_layer,every=0 came:shared_layers=2,adapters=4,local_dim=8
+came:shared_layers=1,adapters=4,shared_adapters=3,lexical_queries=tokens"""
+OTHERS = [(NARROW, 10, "splade"), (WINDOWED, 5, "splade"), (ROUTED, 9, "dense:encoders=separate"), (ROUTED, 9, "came:shared_layers=2")]
 
 
-def counted(architecture, side, length):
-    counter = FlopCounterMode(display=False)
-    with torch.no_grad(), counter, sdpa_kernel(SDPBackend.MATH):
-        architecture(PackedTokens.from_lists([[1, *range(11, 9 + length), 2]], side))
-    return counter.get_total_flops()
-
-
-@pytest.mark.parametrize(
-    ("shape", "length", "spec"),
-    [(NARROW, 10, "splade"), (WINDOWED, 5, "splade"), (ROUTED, 9, "dense:encoders=separate"), (ROUTED, 9, "came:shared_layers=2")],
-)
-def test_operations_of_other_families_are_those_that_torch_counts(shape, length, spec):
+@pytest.mark.parametrize(("shape", "length", "spec"), [*((TINY, 10, spec) for spec in SPECS.split()), *OTHERS])
+def test_operations_are_those_that_torch_counts(shape, length, spec):
     architecture = variants.bind_variant("architectures", spec)(Encoder(shape, vocabulary_head=True), SIGNS).eval()
-    assert count_parameters(architecture).flops("query", length) == counted(architecture, "query", length)
+    skipped = 2 * 16 * 8 if spec.startswith("coil") else 0  # the [CLS] of exact matches
+    for side in SIDES:
+        counter = FlopCounterMode(display=False)
+        with torch.no_grad(), counter, sdpa_kernel(SDPBackend.MATH):
+            architecture(PackedTokens.from_lists([[1, *range(11, 9 + length), 2]], side))
+        assert count_parameters(architecture).flops(side, length) - skipped == counter.get_total_flops(), side
 
 
 def test_a_window_is_as_many_pairs_as_it_shows():

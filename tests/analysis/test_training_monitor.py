@@ -2,35 +2,26 @@
 
 import json
 import math
-import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from moeir.analysis import training_monitor
-from moeir.analysis.training_monitor import MetricHistory, TrainingMonitor
+from moeir.analysis.training_monitor import MetricHistory
 from moeir.errors import ArtifactError, DataError
 from tests.oracles import training_monitor as oracles
-
-quick = settings(deadline=None, max_examples=40)
 
 
 def replay(steps):
     return training_monitor.replay({"step": number, **facts} for number, facts in enumerate(steps, start=1))
 
 
-def make_history(values):
+@given(st.lists(st.floats(0, 10), min_size=1, max_size=700))
+def test_a_course_is_that_of_the_loop(values):
     history = MetricHistory()
     for step, value in enumerate(values, start=1):
         history.add(step, value)
-    return history
-
-
-@quick
-@given(st.lists(st.floats(0, 10), min_size=1, max_size=700))
-def test_a_course_is_that_of_the_loop(values):
-    history = make_history(values)
     assert history.mean == pytest.approx(sum(values[-500:]) / len(values[-500:]), abs=1e-9)
     assert history.overall_sum == pytest.approx(sum(values), abs=1e-9)
     expected = oracles.average_blocks(values, 128)
@@ -38,13 +29,11 @@ def test_a_course_is_that_of_the_loop(values):
     assert [mean for _, mean in history.points()] == pytest.approx([mean for _, mean in expected], abs=1e-9)
 
 
-COLLAPSE = re.compile(r"step 500: global had the largest share of 96.0% of the queries of the last 500 steps, .*; raise temperature or")
-
-
 def test_the_alarm_of_a_collapse_is_said_once_for_each_expert():
     steps = [{"wins.global": 0.96, "wins.local": 0.04}] * 700 + [{"wins.global": 0.0, "wins.local": 1.0}] * 600
     alarms = replay(steps).alarms
-    assert COLLAPSE.match(str(alarms[0]))
+    assert str(alarms[0]).startswith("step 500: global had the largest share of 96.0% of the queries of the last 500 steps, ")
+    assert "; raise temperature or" in str(alarms[0])
     assert [alarm.step for alarm in alarms] == [500, 1174]  # 474 steps of 1 and 26 of 0.04 are the first above 0.95
     assert "local had the largest share of 95.0%" in str(alarms[1])
     assert replay(steps[:499]).alarms == [] and replay([{"wins.global": 0.95, "wins.local": 0.05}] * 600).alarms == []
@@ -59,9 +48,7 @@ def equal_shares(relative, competing=1.0, experts=3):
 def test_shares_that_stay_nearly_equal_are_an_alarm_once_they_compete():
     steps = [equal_shares(1.0, competing=0.0)] * 100 + [equal_shares(0.96)] * 200
     alarms = [str(alarm) for alarm in replay(steps).alarms]
-    words = (
-        "the entropy of the experts' shares is 96.0% of its maximum over the last 50 steps, so that they hardly compete; lower temperature"
-    )
+    words = "the entropy of the experts' shares is 96.0% of its maximum over the last 50 steps, so that they hardly compete; lower temper"
     assert len(alarms) == 1 and alarms[0].startswith(f"step 150: {words}") and alarms[0].endswith("harder negatives")
     assert replay(steps[:149]).alarms == [], "50 competitive steps"
     assert replay([equal_shares(0.95)] * 600).alarms == [] and replay([equal_shares(1.0, competing=0.0)] * 600).alarms == []
@@ -80,7 +67,6 @@ def test_the_experts_of_a_router_that_starve_together_are_one_line():
 wins = st.lists(st.sampled_from([0.0, 0.5, 0.9, 0.95, 1.0]), min_size=1, max_size=60)
 
 
-@quick
 @given(wins)
 def test_alarms_are_those_of_the_loop(values):
     steps = [{"wins.a": value, "wins.b": 0.0, "usage.gate.0": 1 - value, "usage.gate.1": value} for value in values]
@@ -121,26 +107,19 @@ def test_a_training_is_found_finished_or_not(tmp_path):
             training_monitor.find_metrics(path)
 
 
-@pytest.mark.parametrize("content, words", [(b"", "is empty"), (b"[1]\n", ":1: expected the metrics"), (b"\xff\n", ":1: not UTF-8"),
-                                            (b'{"step": "1"}\n', ":1: expected"), (b'{"step": 1}\n\n', ":2: broken JSON"),
-                                            (b'{"step": %d}\n' % 10**400, ":1: expected")])  # fmt: skip
-def test_damaged_metrics_are_named(content, words, tmp_path):
-    (tmp_path / "metrics.jsonl").write_bytes(content)
-    with pytest.raises(DataError, match=words):
-        list(training_monitor.read_metrics(tmp_path / "metrics.jsonl"))
+def test_damaged_metrics_are_named(tmp_path):
+    for content, words in ((b"", "is empty"), (b"[1]\n", ":1: expected the metrics"), (b"\xff\n", ":1: not UTF-8"),
+                           (b'{"step": "1"}\n', ":1: expected"), (b'{"step": 1}\n\n', ":2: broken JSON"),
+                           (b'{"step": %d}\n' % 10**400, ":1: expected")):  # fmt: skip
+        (tmp_path / "metrics.jsonl").write_bytes(content)
+        with pytest.raises(DataError, match=words):
+            list(training_monitor.read_metrics(tmp_path / "metrics.jsonl"))
 
 
-def test_what_is_no_number_is_left_aside():
-    monitor = TrainingMonitor()
-    monitor.update(
-        {"step": 1, "loss": float("nan"), "words": "x", "share.a": 0.5, "loss.a": 1, "loss.b": 2, "dev.fused.RR": 0.5, "tokens": 10**400}
-    )
-    monitor.update({"step": 2, "dev.fused.RR": 0.5})
-    assert not {"loss", "words", "tokens"} & monitor.histories.keys()
+def test_what_is_no_number_is_left_aside_and_of_development_losses_the_lowest_is_the_best():
+    monitor = replay([{"loss": float("nan"), "words": "x", "dev.fused.RR": 0.5, "tokens": 10**400}, {"dev.fused.RR": 0.5}])
+    assert monitor.histories.keys() == {"dev.fused.RR"}
     assert monitor.best == {"dev.fused.RR": (0.5, 1)} and monitor.tokens_per_second is None
-
-
-def test_of_development_losses_the_lowest_is_the_best():
     names = ("dev.loss", "dev.local.loss", "dev.fused.nDCG@10")
     monitor = replay([dict.fromkeys(names, value) for value in (3.0, 2.0, 2.5)])
     assert monitor.best == {"dev.loss": (2.0, 2), "dev.local.loss": (2.0, 2), "dev.fused.nDCG@10": (3.0, 1)}
@@ -170,26 +149,17 @@ def pretraining_steps(steps, gains, rate=9.9e-4, part="decoder", every=50):
         yield {"step": step, "loss": 10.0, "learning_rate": 1e-4, training_monitor.DECODER_RATE: rate, **measured}
 
 
-@pytest.mark.parametrize("gains, steps", [([0.0], 200), ([-0.004, 0.003], 200), ([0.0, 0.0, 0.05, 0.001], 300)])
-def test_a_decoder_that_does_not_use_its_vectors_is_an_alarm_once_it_has_learned(gains, steps):
-    monitor = training_monitor.replay(pretraining_steps(400, gains))
-    (alarm,) = monitor.alarms
-    assert alarm.step == steps, "measured twice and more, with the sum of rates above 0.1"
-    assert "(decoder) nats per token" in alarm.message and "--group-rate decoder=RATE" in alarm.message
+def test_a_decoder_that_does_not_use_its_vectors_is_an_alarm_once_it_has_learned():
+    for gains, steps in (([0.0], 200), ([-0.004, 0.003], 200), ([0.0, 0.0, 0.05, 0.001], 300)):
+        (alarm,) = training_monitor.replay(pretraining_steps(400, gains)).alarms
+        assert alarm.step == steps, "measured twice and more, with the sum of rates above 0.1"
+        assert "(decoder) nats per token" in alarm.message and "--group-rate decoder=RATE" in alarm.message
 
 
-@pytest.mark.parametrize(
-    "gains, options", [([0.03], {}), ([0.0], {"rate": 1e-4}), ([0.0], {"part": "head"}), ([-0.01, 0.0, 0.03, 0.05, 0.08], {})]
-)
-def test_a_decoder_that_uses_them_or_has_learned_little_or_owes_little_by_design_is_none(gains, options):
-    assert training_monitor.replay(pretraining_steps(600, gains, **options)).alarms == []
-
-
-def test_the_alarm_of_a_decoder_names_each_part_once():
-    monitor = training_monitor.TrainingMonitor()
-    both = [
-        one | ({"bottleneck_gain.dense.query": 0.5} if "bottleneck_gain" in one else {})
-        for one in pretraining_steps(600, [0.0] * 6 + [0.5], part="sparse.query")
-    ]
-    alarms = [alarm for one in both for alarm in monitor.update(one)]
-    assert len(alarms) == 1 and "(sparse.query)" in alarms[0].message and "dense" not in alarms[0].message
+def test_a_decoder_that_uses_them_or_has_learned_little_or_owes_little_by_design_is_none_and_each_part_is_named_once():
+    for gains, options in (([0.03], {}), ([0.0], {"rate": 1e-4}), ([0.0], {"part": "head"}), ([-0.01, 0.0, 0.03, 0.05, 0.08], {})):
+        assert training_monitor.replay(pretraining_steps(600, gains, **options)).alarms == []
+    steps = pretraining_steps(600, [0.0] * 6 + [0.5], part="sparse.query")
+    both = (one | ({"bottleneck_gain.dense.query": 0.5} if "bottleneck_gain" in one else {}) for one in steps)
+    (alarm,) = training_monitor.replay(both).alarms
+    assert "(sparse.query)" in alarm.message and "dense" not in alarm.message

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from moeir.records import texts
+from tests.conftest import write_tiny_bert
 from tests.examples import toy_collections
 from tests.examples.server import serve, write_clients
-from tests.examples.shell import CommandServer
+from tests.examples.shell import CommandServer, Experiment
 from tests.kill_points import fork
 
 
@@ -31,6 +32,12 @@ def server() -> Iterator[CommandServer]:
 
 
 @pytest.fixture(scope="session")
+def shallow_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two layers with an MLM head: most of the time of a toy command goes into making layers."""
+    return write_tiny_bert(tmp_path_factory.mktemp("weights") / "shallow", head=True, layers=2)
+
+
+@pytest.fixture(scope="session")
 def articles(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """squad and medquad with train and dev questions, and four test collections."""
     folder = tmp_path_factory.mktemp("collections")
@@ -42,3 +49,9 @@ def articles(tmp_path_factory: pytest.TempPathFactory) -> Path:
     documents = list(texts.read_texts(folder / "cranfield/corpus.jsonl.gz"))
     texts.write_texts([*documents, texts.Text("empty", "")], folder / "cranfield/corpus.jsonl.gz")  # as its document 471
     return folder
+
+
+@pytest.fixture
+def experiment(server: CommandServer, articles: Path, shallow_model: Path, tmp_path: Path) -> Experiment:
+    """The declared experiments on the toy collections."""
+    return Experiment(server, articles, shallow_model, tmp_path)

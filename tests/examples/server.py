@@ -1,8 +1,8 @@
 """`moeir` and `python` as one long-lived process behind a socket, so that a script of sixty commands imports nothing.
 
 The process is forked from that of the tests, which has imported everything. Two executables replace the programs: each sends its arguments,
-folder, variables and open streams to this process and exits with the code of the command line, or of the program; a program that is no
-file is left to Python itself. A journal gets a JSON list of arguments for each call of `moeir`.
+folder, variables and open streams to this process and exits with the code of the command line, or of the program; `python -c` is left to
+Python itself. A journal gets a JSON list of arguments for each call of `moeir`.
 """
 
 import json
@@ -19,6 +19,10 @@ from tests.processes import reset_process_state
 
 CLIENT = """#!{python} -IS
 import _socket, posix, sys  # what the interpreter has built in: json and socket take longer to import than many a command
+if {name!r} == "python" and sys.argv[1] == "-":
+    sys.argv[1] = {place!r} + str(posix.getpid()) + ".py"
+    with open(sys.argv[1], "wb") as program:
+        program.write(sys.stdin.buffer.read())
 if {name!r} == "python" and not sys.argv[1].endswith(".py"):
     posix.execv({python!r}, [{python!r}, *sys.argv[1:]])
 line = _socket.socket(_socket.AF_UNIX)

@@ -13,21 +13,14 @@ from tests.conftest import CommandResult
 from tests.examples import toy_collections
 from tests.examples.shell import CommandServer, flags_of, parse_tables, record_calls, run_program, run_script
 
-SMALL = {"STEPS": 2, "QUERY_LENGTH": 8, "DOCUMENT_LENGTH": 16, "BATCH": 2, "NEGATIVES": 2, "LAYERS": 4}
+SMALL = {"STEPS": 2, "QUERY_LENGTH": 8, "DOCUMENT_LENGTH": 16, "BATCH": 2, "NEGATIVES": 2, "LAYERS": 2}
 SHALLOW = {"BM25_DEPTH": 5, "MINING_DEPTH": 2, "DEPTH": 10}  # two of twelve: often no expert finds the positive, so all share the query
 SHALLOW |= {"QUERIES": 12, "HELD_OUT": 6, "BASELINE": "--batch-size 2 --query-length 8 --document-length 16"}  # of the presets of Table 1
 EXPERTS = ("lexical", "local", "global")
 
-COLLECTIONS = {
-    "came_table1.sh": ("msmarco", "nq"),
-    "came_batch.sh": ("nq",),
-    "came_nq.sh": ("nq",),
-    "came_table2.sh": ("nq",),
-    "came_costs.sh": ("nq",),
-    "came_table3.sh": ("msmarco",),
-    "came_table4_fusion.sh": ("msmarco",),
-    "came_table4_learning.sh": ("msmarco",),
-    "came_overlap.sh": ("msmarco",),
+SCRIPTS = {
+    "msmarco": "table1 table3 table4_fusion table4_learning overlap",
+    "nq": "table1 batch nq table2 costs",
 }
 FOUR = ("fused", *EXPERTS)
 TABLE_1 = ["bm25", *(f"came-{run}" for run in FOUR), *(f"came-bm25-{run}" for run in FOUR)]
@@ -94,11 +87,11 @@ def toy_settings(server: CommandServer, weights: Path, data: Path, folder: Path)
     return settings | dict.fromkeys(("BERT", "DISTILBERT"), weights)
 
 
-@pytest.mark.parametrize(("script", "collection"), [(script, one) for script, both in COLLECTIONS.items() for one in both])
+@pytest.mark.parametrize(("script", "collection"), [(f"came_{name}.sh", one) for one, names in SCRIPTS.items() for name in names.split()])
 def test_a_script_ends_in_the_tables_of_the_paper(
-    script: str, collection: str, server: CommandServer, collections: Path, work: Path, tiny_model_with_head: Path
+    script: str, collection: str, server: CommandServer, collections: Path, work: Path, shallow_model: Path
 ) -> None:
-    settings = toy_settings(server, tiny_model_with_head, collections / collection, work / collection)
+    settings = toy_settings(server, shallow_model, collections / collection, work / collection)
     first = run_script(script, **settings)
     assert first.returncode == 0, first.stderr
     assert parse_tables(first.stdout) == expected(script, collection)
@@ -110,11 +103,9 @@ def test_a_script_ends_in_the_tables_of_the_paper(
         assert second.stderr.count("already made") == len(with_product), "a second run makes nothing"
 
 
-def test_figure_3_is_drawn_and_the_best_temperature_named(
-    server: CommandServer, collections: Path, work: Path, tiny_model_with_head: Path
-) -> None:
-    settings = toy_settings(server, tiny_model_with_head, collections / "nq", work / "nq")
-    settings |= {"TEMPERATURES": "0.5 2", "RATIOS": 0.4, "SHARED_LAYERS": 6}
+def test_figure_3_is_drawn_with_the_best_temperature(server: CommandServer, collections: Path, work: Path, shallow_model: Path) -> None:
+    settings = toy_settings(server, shallow_model, collections / "nq", work / "nq")
+    settings |= {"TEMPERATURES": "0.5 2", "RATIOS": 0.4, "SHARED_LAYERS": 12}
     completed = run_script("came_figure3.sh", **settings)
     assert completed.returncode == 0, completed.stderr
     drawn = sorted(path.name for path in (work / "nq/figure3").glob("*.svg"))
@@ -127,9 +118,9 @@ def test_figure_3_is_drawn_and_the_best_temperature_named(
 
 
 def test_figure_4_has_a_query_for_each_model_that_alone_wins_one(
-    server: CommandServer, collections: Path, work: Path, tiny_model_with_head: Path
+    server: CommandServer, collections: Path, work: Path, shallow_model: Path
 ) -> None:
-    settings = toy_settings(server, tiny_model_with_head, collections / "msmarco", work / "msmarco")
+    settings = toy_settings(server, shallow_model, collections / "msmarco", work / "msmarco")
     names = [f"{kind}-{expert}" for kind in ("single", "expert") for expert in EXPERTS] + ["came"]
     completed = run_script("came_figure4.sh", **settings)
     assert completed.returncode == 0, completed.stderr
@@ -156,9 +147,9 @@ def test_judgements_from_answers_count_as_answers_do(collections: Path, moeir: C
 
 
 def test_all_judged_training_queries_but_those_held_out_are_searched_and_no_others(
-    server: CommandServer, collections: Path, tmp_path: Path, tiny_model_with_head: Path
+    server: CommandServer, collections: Path, tmp_path: Path, shallow_model: Path
 ) -> None:
-    settings = {"MOEIR": server.client, "MODEL": tiny_model_with_head, **SMALL, **SHALLOW, "KEEP": "no"}
+    settings = {"MOEIR": server.client, "MODEL": shallow_model, **SMALL, **SHALLOW, "KEEP": "no"}
     completed = run_script("came_msmarco.sh", DATA=collections / "msmarco", WORK=tmp_path, **settings)
     assert completed.returncode == 0, completed.stderr
     assert parse_tables(completed.stdout) == expected("came_msmarco.sh", "msmarco")
@@ -183,8 +174,8 @@ BANDS = {"msmarco": ["band:first=0,last=1000", "band:first=0,last=200"], "nq": [
 
 
 @pytest.mark.parametrize("collection", ["msmarco", "nq"])
-def test_what_is_not_said_is_as_in_the_paper(collection: str, collections: Path, tmp_path: Path) -> None:
-    calls = record_calls(f"came_{collection}.sh", tmp_path, DATA=collections / collection)
+def test_what_is_not_said_is_as_in_the_paper(collection: str, server: CommandServer, collections: Path, tmp_path: Path) -> None:
+    calls = record_calls(f"came_{collection}.sh", tmp_path, server.python, DATA=collections / collection)
     flags_by_call = [(call[0], flags_of(call)) for call in calls]
     first, second = (flags for stage, flags in flags_by_call if stage == "finetune")
     assert {Path(flags["--corpus"]).name for _, flags in flags_by_call if "--corpus" in flags} == {
@@ -209,9 +200,11 @@ def test_what_is_not_said_is_as_in_the_paper(collection: str, collections: Path,
 
 
 @pytest.mark.parametrize("collection", ["msmarco", "nq"])
-def test_baselines_have_the_values_of_their_papers_or_the_schedule_of_came(collection: str, collections: Path, tmp_path: Path) -> None:
+def test_baselines_have_the_values_of_their_papers_or_the_schedule_of_came(
+    collection: str, server: CommandServer, collections: Path, tmp_path: Path
+) -> None:
     settings = {"DATA": collections / collection, "COLLECTION": collection, "BERT": "bert", "DISTILBERT": "distilbert"}
-    calls = record_calls("came_table1.sh", tmp_path, **settings)
+    calls = record_calls("came_table1.sh", tmp_path, server.python, **settings)
     flags_by_name = {Path(call[-1]).name: flags_of(call) for call in calls if call[0] == "finetune"}
     assert list(flags_by_name) == ["came-bm25", "came", "splade", "colbert", "coil", "dpr"]
     del flags_by_name["came"]
@@ -232,19 +225,12 @@ def test_baselines_have_the_values_of_their_papers_or_the_schedule_of_came(colle
 
 
 def test_the_folders_of_dpr_become_a_collection(tmp_path: Path) -> None:
-    source = tmp_path / "downloads"
-    for folder in ("wikipedia_split", "retriever/qas"):
-        (source / folder).mkdir(parents=True)
-    (source / "wikipedia_split/psgs_w100.tsv").write_text('id\ttext\ttitle\n1\t"An ""owl"" hunts."\tOwl\n', encoding="utf-8")
     positive = {"title": "Owl", "text": "An owl hunts.", "score": 1, "passage_id": "1"}
-    entries = [
-        {"question": "no positive", "answers": ["a"], "positive_ctxs": []},
-        {"question": "who hunts", "answers": ["owl"], "positive_ctxs": [positive]},
-    ]
-    for name in ("train", "dev"):
-        (source / f"retriever/nq-{name}.json").write_text(json.dumps(entries), encoding="utf-8")
-    (source / "retriever/qas/nq-test.csv").write_text("who hunts\t['owl', \"the owl's\"]\n", encoding="utf-8")
-    assert run_program("nq_from_dpr.py", source, tmp_path / "nq").code == 0
+    entries = [{"question": "no positive", "answers": ["a"]}, {"question": "who hunts", "answers": ["owl"], "positive_ctxs": [positive]}]
+    files = {f"retriever/nq-{name}.json": json.dumps([{"positive_ctxs": []} | entry for entry in entries]) for name in ("train", "dev")}
+    files["wikipedia_split/psgs_w100.tsv"] = 'id\ttext\ttitle\n1\t"An ""owl"" hunts."\tOwl\n'
+    toy_collections.write_files(tmp_path / "dpr", files | {"retriever/qas/nq-test.csv": "who hunts\t['owl', \"the owl's\"]\n"})
+    assert run_program("nq_from_dpr.py", tmp_path / "dpr", tmp_path / "nq").code == 0
     assert [text.content for text in texts.read_texts(tmp_path / "nq/corpus.jsonl")] == ['Owl An "owl" hunts.']
     assert [(text.id, text.answers) for text in texts.read_texts(tmp_path / "nq/test-queries.jsonl")] == [("test0", ("owl", "the owl's"))]
     assert qrels.read_qrels(tmp_path / "nq/dev.qrels") == {"dev1": {"1": 1}}
@@ -268,26 +254,20 @@ def test_a_query_belongs_to_every_expert_that_ranks_its_positive_best(tmp_path: 
     assert "2 of them shared" in completed.stderr
 
 
-def finetunes(script: str, collections: Path, tmp_path: Path, **settings: object) -> dict[str, dict[str, str]]:
-    """The flags of each training of a script with the default settings of MS MARCO, by the name of its checkpoint."""
-    calls = record_calls(script, tmp_path, **{"DATA": collections / "msmarco"} | settings)
-    return {Path(call[-1]).name: flags_of(call) for call in calls if call[0] == "finetune"}
+def test_arms_that_are_compared_differ_in_what_is_asked_alone(server: CommandServer, collections: Path, tmp_path: Path) -> None:
+    def finetunes(script: str) -> dict[str, dict[str, str]]:
+        calls = record_calls(script, tmp_path, server.python, DATA=collections / "msmarco")
+        return {Path(call[-1]).name: flags_of(call) for call in calls if call[0] == "finetune"}
 
-
-def test_both_readings_of_the_batch_read_the_same_queries(collections: Path, tmp_path: Path) -> None:
-    first, second = finetunes("came_batch.sh", collections, tmp_path).items()
-    assert [(name, flags["--batch-size"], flags["--steps"]) for name, flags in (first, second)] == [
-        ("passages-8-5e-6", "8", "31250"),
-        ("queries-64-5e-6", "64", "3906"),
-    ]
-    assert {flags["--negatives"] for _, flags in (first, second)} == {"7"} == {first[1]["--negatives"]}
-    assert len({flags["--objective"] for _, flags in (first, second)}) == 1
-
-
-def test_two_arms_of_table_2_add_the_losses_of_the_standardised_stage(collections: Path, tmp_path: Path) -> None:
-    objectives = {name: flags["--objective"] for name, flags in finetunes("came_table2.sh", collections, tmp_path).items()}
+    batches = finetunes("came_batch.sh")  # both read the same queries
+    assert {name: (flags["--batch-size"], flags["--steps"]) for name, flags in batches.items()} == {
+        "passages-8-5e-6": ("8", "31250"),
+        "queries-64-5e-6": ("64", "3906"),
+    }
+    assert {flags["--negatives"] for flags in batches.values()} == {"7"} and len({flags["--objective"] for flags in batches.values()}) == 1
+    objectives = {name: flags["--objective"] for name, flags in finetunes("came_table2.sh").items()}
     added = {name for name, objective in objectives.items() if "normalise_standardised=false" in objective}
-    assert added == {"came-bm25-added", "standardised-only-added"}
+    assert added == {"came-bm25-added", "standardised-only-added"}, "the losses of the standardised stage"
     for name in added:
         plain = objectives[name.removesuffix("-added")]
         assert objectives[name] == plain.replace("normalise_standardised=true", "normalise_standardised=false")

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from moeir.records import qrels, texts
+from tests.examples import toy_collections
 from tests.examples.shell import EXAMPLES, run_program
-from tests.examples.test_quickstart import PACKAGES, copy_packages
+from tests.examples.test_quickstart import MODULES, copy_modules
 
 PARTS = ("train", "dev", "test")
 NEST = '''"""Nests of birds and of mice: all of this is about where they sleep at night.
@@ -59,29 +60,8 @@ def too_short(nest):
 '''
 
 
-def build(folder: Path, *arguments: object, hash_seed: int = 0) -> Path:
-    environment = os.environ | {"PYTHONHASHSEED": str(hash_seed)}
-    subprocess.run([sys.executable, EXAMPLES / "docstrings.py", folder, *map(str, arguments)], check=True, env=environment)
-    return folder
-
-
 def words_of(text: str) -> set[str]:
     return {word.lower() for word in re.findall(r"\w+(?:'\w+)*", text)}
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The collection of a dozen packages of the standard library."""
-    folder = tmp_path_factory.mktemp("library")
-    more = ("asyncio", "email", "http", "importlib", "multiprocessing", "unittest", "urllib", "xml")
-    sources = copy_packages(folder / "sources", (*PACKAGES, *more))
-    assert run_program("docstrings.py", folder / "collection", sources).code == 0
-    return folder / "collection"
-
-
-@pytest.fixture(scope="module")
-def passages(library: Path) -> dict[str, str]:
-    return {text.id: text.text for text in texts.read_texts(library / "corpus.jsonl")}
 
 
 def read_part(folder: Path, part: str) -> list[tuple[str, str, str]]:
@@ -93,64 +73,49 @@ def read_part(folder: Path, part: str) -> list[tuple[str, str, str]]:
     return [(kinds[query.id], query.text, next(iter(judged[query.id]))) for query in queries]
 
 
-def test_every_part_has_both_kinds_and_modules_of_its_own(library: Path, passages: dict[str, str]) -> None:
-    modules, ids = {}, []
-    for part in PARTS:
-        rows = read_part(library, part)
-        kinds = Counter(kind for kind, _, _ in rows)
-        assert set(kinds) == {"description", "name"} and 0.3 < kinds["name"] / len(rows) < 0.6, (part, kinds)
-        modules[part] = {re.split(r"[.,]", passages[document])[0] for _, _, document in rows}
-        ids += [text.id for text in texts.read_texts(library / f"{part}-queries.jsonl")]
-    assert all(modules[one].isdisjoint(modules[other]) for one in PARTS for other in PARTS if one != other)
+def test_the_collection_of_a_dozen_packages_of_the_standard_library(tmp_path: Path) -> None:
+    """Every part has both kinds of queries, of modules of its own; no query is in a passage that it is not judged on."""
+    more = ("asyncio", "email", "http", "importlib", "logging", "multiprocessing", "unittest", "urllib", "wsgiref", "xml")
+    library = tmp_path / "collection"
+    assert run_program("docstrings.py", library, copy_modules(tmp_path / "sources", (*MODULES, *more))).code == 0
+    passages = {text.id: text.text for text in texts.read_texts(library / "corpus.jsonl")}
+    rows = {part: read_part(library, part) for part in PARTS}
+    modules = {part: {re.split(r"[.,]", passages[document])[0] for _, _, document in of_part} for part, of_part in rows.items()}
+    for part, of_part in rows.items():
+        kinds = Counter(kind for kind, _, _ in of_part)
+        assert set(kinds) == {"description", "name"} and 0.3 < kinds["name"] / len(of_part) < 0.6, (part, kinds)
+        assert all(modules[part].isdisjoint(modules[other]) for other in PARTS if other != part)
     buckets = {module: int(hashlib.sha256(module.encode()).hexdigest(), 16) % 100 for module in modules["test"]}
     assert all(bucket >= 84 for bucket in buckets.values()), "the part of a module is that of its hash"
-    assert len(ids) == len(set(ids))
-
-
-def test_no_description_is_in_its_passage_and_no_text_is_there_twice(library: Path, passages: dict[str, str]) -> None:
-    rows = [row for part in PARTS for row in read_part(library, part)]
-    descriptions = [text.lower() for kind, text, _ in rows if kind == "description"]
-    assert not [text for kind, text, document in rows if kind == "description" and text.lower() in passages[document].lower()]
-    assert len(descriptions) == len(set(descriptions))
-    assert len(set(passages.values())) == len(passages) > 500
-
-
-def test_no_other_passage_has_all_words_of_a_name(library: Path, passages: dict[str, str]) -> None:
+    ids = [text.id for part in PARTS for text in texts.read_texts(library / f"{part}-queries.jsonl")]
+    assert len(ids) == len(set(ids)) and len(set(passages.values())) == len(passages) > 500
+    described = [(text.lower(), passages[document].lower()) for of_part in rows.values() for kind, text, document in of_part
+                 if kind == "description"]  # fmt: skip
+    assert not [text for text, passage in described if text in passage] and len({text for text, _ in described}) == len(described)
     vocabularies = {document: words_of(passage) for document, passage in passages.items()}
-    names = [(words_of(text), document) for kind, text, document in read_part(library, "test") if kind == "name"]
+    names = [(words_of(text), document) for kind, text, document in rows["test"] if kind == "name"]
     assert len(names) > 100
     for words, document in names:
         assert {other for other, vocabulary in vocabularies.items() if words <= vocabulary} <= {document}, words
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((), "FOLDER [SOURCES]"),
-        (("collection", "none"), "none: no such folder; expected SOURCES, a folder of Python sources"),
-        (
-            ("collection", "."),
-            ".: no docstring that makes a passage; expected a folder of Python sources with docstrings of 8 words or more",
-        ),
-    ],
-)
-def test_wrong_sources_are_one_line_and_write_nothing(
-    arguments: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_sources_are_one_line_and_write_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    refused = run_program("docstrings.py", *arguments)
-    assert refused.code == 1 and refused.stderr.endswith(f"{message}\n") and refused.stderr.count("\n") == 1
+    nothing = ".: no docstring that makes a passage; expected a folder of Python sources with docstrings of 8 words or more"
+    messages = {"none": "none: no such folder; expected SOURCES, a folder of Python sources", ".": nothing}
+    for arguments, message in (((), "FOLDER [SOURCES]"), *((("collection", folder), message) for folder, message in messages.items())):
+        refused = run_program("docstrings.py", *arguments)
+        assert refused.code == 1 and refused.stderr.endswith(f"{message}\n") and refused.stderr.count("\n") == 1
     assert not list(tmp_path.iterdir())
 
 
 def test_passages_and_queries_of_a_library_read_by_eye(tmp_path: Path) -> None:
     sources = tmp_path / "sources"
-    (sources / "animals" / "tests").mkdir(parents=True)
-    (sources / "animals" / "nest.py").write_text(NEST)
-    (sources / "animals" / "tests" / "skipped.py").write_text(NEST.replace("nest", "cave"))
-    (sources / "not-a-module.py").write_text(NEST.replace("nest", "cave"))
-    (sources / "broken.py").write_text("def")
-    folder, again = (build(tmp_path / f"collection-{seed}", sources, hash_seed=seed) for seed in (0, 7))
+    skipped = dict.fromkeys(("animals/tests/skipped.py", "not-a-module.py"), NEST.replace("nest", "cave"))
+    toy_collections.write_files(sources, {"animals/nest.py": NEST, "broken.py": "def"} | skipped)
+    folder, again = tmp_path / "collection", tmp_path / "again"
+    assert run_program("docstrings.py", folder, sources).code == 0
+    subprocess.run([sys.executable, EXAMPLES / "docstrings.py", again, sources], check=True, env=os.environ | {"PYTHONHASHSEED": "7"})
     assert all((again / file.name).read_bytes() == file.read_bytes() for file in folder.iterdir()), "whatever the order of sets"
     passages = {text.id: text.text for text in texts.read_texts(folder / "corpus.jsonl")}
     rows = [row for part in PARTS if (folder / f"{part}.qrels").stat().st_size for row in read_part(folder, part)]

@@ -1,6 +1,6 @@
 """The scripts on when competition helps run whole at toy size; what their programs write and compute."""
 
-import subprocess
+import multiprocessing
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +10,17 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
 from moeir.records import qrels, texts
-from tests.examples.shell import CommandServer, run_program
-from tests.examples.test_evidence import FOLDER, read_rows, run, run_whole
+from tests.examples.shell import EVIDENCE, Experiment, run_program
 from tests.test_evidence_tables import load_program
 
 
-def test_unsuitable_queries(articles: Path, tiny_model: Path, server: CommandServer, tmp_path: Path) -> None:
-    results, work = tmp_path / "results", tmp_path / "work"
-    sources = Path(subprocess.__file__).parent / "email"
-    messages = run_whole("unsuitable.sh", server, articles, work, tiny_model, times=2, RESULTS=results, LIBRARY=sources)
-    rows = read_rows(results, "unsuitable-toy-custom")
+def test_unsuitable_queries(experiment: Experiment, tmp_path: Path) -> None:
+    sources, work = Path(multiprocessing.__file__).parent, tmp_path / "work"
+    experiment.run("unsuitable.sh", LIBRARY=sources)
+    assert experiment.run("unsuitable.sh", LIBRARY=sources).count("is recorded") == 9, "all rows but prepare"
+    rows = experiment.rows("unsuitable-toy-custom")
     arms = {f"{arm}-60-1" for arm in ("start", "standardised", "competitive", "loss", "permuted", "learnability")}
     assert rows.keys() == arms | {f"{arm}-wide-1" for arm in ("start", "standardised", "competitive")}
-    assert messages.count("is recorded") == 9, "all rows but prepare"
     row = rows["learnability-60-1"]
     assert "shares=learnability,temperature=0.1" in row["trainings"][""]["settings"]["objective"]
     assert row["scores"]["key"].keys() == {"lexical", "local", "global", "fused", "sumrr", "documents"}
@@ -37,8 +35,8 @@ def test_unsuitable_queries(articles: Path, tiny_model: Path, server: CommandSer
     for query, grades in qrels.read_qrels(work / "data/key.tsv").items():
         (passage,) = grades
         assert passages[passage].text.startswith(f"{keys[query].text}. ")
-    refused = run("unsuitable.sh", server, articles, work, tiny_model, "best-60-1", RESULTS=results)
-    assert refused.returncode == 2 and refused.stderr.startswith("best-60-1: no such row; expected prepare, or start, ")
+    refused = experiment.run("unsuitable.sh", "best-60-1", code=2)
+    assert refused.startswith("best-60-1: no such row; expected prepare, or start, ")
 
 
 def test_a_cut_vocabulary_reads_the_same_texts_with_the_same_vectors(tiny_model: Path, tmp_path: Path) -> None:
@@ -56,10 +54,9 @@ def test_a_cut_vocabulary_reads_the_same_texts_with_the_same_vectors(tiny_model:
         assert np.array_equal(rows[whole.ids], cut[part.ids])
 
 
-def test_summed_losses_and_raw_scores(articles: Path, tiny_model: Path, server: CommandServer, tmp_path: Path) -> None:
-    results = tmp_path / "results"
-    run_whole("confound.sh", server, articles, tmp_path / "work", tiny_model, RESULTS=results)
-    rows = read_rows(results, "confound-toy")
+def test_summed_losses_and_raw_scores(experiment: Experiment, tmp_path: Path) -> None:
+    experiment.run("confound.sh")
+    rows = experiment.rows("confound-toy")
     assert rows.keys() == {"bm25", "start", "gate", "summed-2", "averaged-2", "competitive-2"}
     objectives = {name: rows[f"{name}-2"]["trainings"][""]["settings"]["objective"] for name in ("summed", "averaged", "competitive")}
     assert "standardised=1,normalise_standardised=false," in objectives["summed"] and "flops_document=5e-3" in objectives["summed"]
@@ -72,17 +69,12 @@ def test_summed_losses_and_raw_scores(articles: Path, tiny_model: Path, server: 
     assert not any(f'"{document}"' in mined for grades in tested.values() for document in grades)
 
 
-def test_more_steps(articles: Path, tiny_model: Path, server: CommandServer, tmp_path: Path) -> None:
-    results = tmp_path / "results"
-    run_whole("slower.sh", server, articles, tmp_path / "work", tiny_model, RESULTS=results)
-    assert read_rows(results, "slower-toy").keys() == {"bm25", "start", "gate", "standardised-2", "competitive-2", "permuted-2"}
-
-
-def test_unnamed_positives(articles: Path, tiny_model: Path, server: CommandServer, tmp_path: Path) -> None:
-    results = tmp_path / "results"
-    run_whole("unnamed.sh", server, articles, tmp_path / "work", tiny_model, RESULTS=results)
-    rows = read_rows(results, "unnamed-toy")
-    assert rows.keys() == {"bm25", "start-50-1", "standardised-50-1", "competitive-50-1"}
+def test_more_steps_and_unnamed_positives(experiment: Experiment) -> None:
+    experiment.run("slower.sh", "prepare", "gate")
+    assert experiment.rows("slower-toy").keys() == {"bm25", "start", "gate"}
+    unnamed = experiment._replace(folder=experiment.folder / "unnamed")
+    unnamed.run("unnamed.sh")
+    assert unnamed.rows("unnamed-toy").keys() == {"bm25", "start-50-1", "standardised-50-1", "competitive-50-1"}
 
 
 def test_the_pool_has_a_share_of_the_unnamed_positives_and_no_answer_of_a_test_question(tmp_path: Path) -> None:
@@ -93,7 +85,7 @@ def test_the_pool_has_a_share_of_the_unnamed_positives_and_no_answer_of_a_test_q
     qrels.write_qrels({f"q{number}": {f"a{number}": 1} for number in range(30)}, folder / "qrels/train.tsv.gz")
     qrels.write_qrels({f"q{number}": {f"a{number}": 1} for number in range(30, 45)}, folder / "qrels/dev.tsv.gz")
     sizes = ("--test", 5, "--first", 4, "--second", 6, "--others", 10)
-    assert run_program("unnamed.py", folder, tmp_path / "data", *sizes, folder=FOLDER).code == 0
+    assert run_program("unnamed.py", folder, tmp_path / "data", *sizes, folder=EVIDENCE).code == 0
     parts = {part: qrels.read_qrels(tmp_path / f"data/{part}.tsv") for part in ("test", "first", "second")}
     assert [len(grades) for grades in parts["test"].values()] == [3] * 5
     named = {document for part in ("first", "second") for grades in parts[part].values() for document in grades}
@@ -105,12 +97,11 @@ def test_the_pool_has_a_share_of_the_unnamed_positives_and_no_answer_of_a_test_q
     assert len(pools[0]) == 20 and len(pools[50]) == 30, "of 20 unnamed answers none or ten"
 
 
-def test_the_router(articles: Path, tiny_model: Path, server: CommandServer, tmp_path: Path) -> None:
-    results = tmp_path / "results"
-    messages = run_whole("router.sh", server, articles, tmp_path / "work", tiny_model, times=2, RESULTS=results)
-    assert messages.count("is recorded") == 2
+def test_the_router(experiment: Experiment, tmp_path: Path) -> None:
+    experiment.run("router.sh")
+    assert experiment.run("router.sh").count("is recorded") == 2
     for row in ("docstrings", "squad"):
-        header, *lines = [line.split("\t") for line in (results / f"router-toy-{row}.tsv").read_text().splitlines()]
+        header, *lines = [line.split("\t") for line in (tmp_path / f"results/router-toy-{row}.tsv").read_text().splitlines()]
         assert header[:4] == ["what", "experts", "p50 ms", "nDCG@10"] and len(lines) == 15 + 4 + 2
         values = {line[0]: line for line in lines}
         assert values["lexical+local"][1:3] == ["2.00", "7.00"] or values["local+lexical"][1:3] == ["2.00", "7.00"]

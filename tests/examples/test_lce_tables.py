@@ -1,34 +1,30 @@
 """The benchmarks of LCE's tables on small data run on the toy texts, and a second run does no work."""
 
-import os
-import subprocess
 from pathlib import Path
 
 from moeir.records import qrels, runs, texts
-from tests.conftest import run_in_process
-from tests.examples.shell import CommandServer, parse_tables
+from tests.conftest import run_moeir
+from tests.examples.shell import CommandServer, parse_tables, run_script
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "lce_tables.sh"
 SMALL = {"SEEDS": "1", "STEPS": "1", "GROUP_SIZES": "2 4", "DEPTH": "6", "QUERY_LENGTH": "12", "DOCUMENT_LENGTH": "24"}
 
 
-def test_the_tables_are_made_once(toy: Path, tiny_model: Path, bm25_index: Path, server: CommandServer, tmp_path: Path) -> None:
-    queries = [text for name in ("train-queries.jsonl", "test-queries.tsv") for text in texts.read_texts(toy / name)]
-    texts.write_texts(queries, tmp_path / "queries.jsonl")
+def read_queries(toy: Path) -> list[texts.Text]:
+    return [text for name in ("train-queries.jsonl", "test-queries.tsv") for text in texts.read_texts(toy / name)]
+
+
+def test_the_tables_are_made_once(toy: Path, shallow_model: Path, bm25_index: Path, server: CommandServer, tmp_path: Path) -> None:
+    texts.write_texts(read_queries(toy), tmp_path / "queries.jsonl")
     for part, name in (("train", "train-queries.jsonl"), ("test", "test-queries.tsv")):
         run_path = tmp_path / "runs" / f"bm25.{part}.trec"
-        result = run_in_process("search", "--index", bm25_index, "--queries", toy / name, "--depth", 6, "--output", run_path)
-        assert result.code == 0, result.stderr
+        run_moeir("search", "--index", bm25_index, "--queries", toy / name, "--depth", 6, "--output", run_path)
         runs.write_run(runs.read_run(run_path), tmp_path / "runs" / f"again.{part}.trec", tag="again")
     sources = (toy / "corpus.jsonl", tmp_path / "queries.jsonl", toy / "train.qrels", toy / "test-qrels.tsv")
-    command = ["bash", SCRIPT, *sources, tmp_path / "runs", tmp_path / "work", tiny_model, "bm25", "again"]
-    before, results = len(server.calls()) if server.journal.exists() else 0, []
-    for _ in range(2):
-        completed = subprocess.run(
-            command, capture_output=True, text=True, env=os.environ | SMALL | {"MOEIR": str(server.client)}, timeout=1200, check=False
-        )
-        assert completed.returncode == 0, completed.stderr
-        results.append(completed)
+    words = (*sources, tmp_path / "runs", tmp_path / "work", shallow_model, "bm25", "again")
+    before = len(server.calls()) if server.journal.exists() else 0
+    results = [run_script(SCRIPT, *words, **SMALL, MOEIR=server.client) for _ in range(2)]
+    assert [result.returncode for result in results] == [0, 0], results[0].stderr + results[1].stderr
     assert results[0].stdout == results[1].stdout
     printed = [line for line in results[0].stdout.splitlines() if not line.startswith(("the ", "lce "))]
     models = [f"{retriever}-{arm}-1" for retriever in ("bm25", "again") for arm in ("bce", "bce7", "lce")]
@@ -49,28 +45,26 @@ def test_the_tables_are_made_once(toy: Path, tiny_model: Path, bm25_index: Path,
 
 
 def test_the_tables_of_several_collections(
-    toy: Path, tiny_model: Path, came_checkpoint: Path, server: CommandServer, tmp_path: Path
+    toy: Path, shallow_model: Path, came_checkpoint: Path, server: CommandServer, tmp_path: Path
 ) -> None:
     for name, test_split in (("scifact", "test"), ("squad", "dev"), ("medquad", "dev")):
         beir = tmp_path / "data" / name
         (beir / "qrels").mkdir(parents=True)
         texts.write_texts(texts.read_texts(toy / "corpus.jsonl"), beir / "corpus.jsonl.gz")
-        queries = [text for file in ("train-queries.jsonl", "test-queries.tsv") for text in texts.read_texts(toy / file)]
-        texts.write_texts(queries, beir / "queries.jsonl.gz")
+        texts.write_texts(read_queries(toy), beir / "queries.jsonl.gz")
         qrels.write_qrels(qrels.read_qrels(toy / "train.qrels"), beir / "qrels" / "train.tsv.gz")
         qrels.write_qrels(qrels.read_qrels(toy / "test-qrels.tsv"), beir / "qrels" / f"{test_split}.tsv.gz")
-    variables = SMALL | {"MOEIR": str(server.client), "PYTHON": str(server.python), "PAIRS": "8", "START_STEPS": "1", "DENSE_LENGTH": "24"}
-    variables |= {"START_BAND": "first=2,last=6", "SETS": "scifact squad medquad"}
-    command = ["bash", SCRIPT.with_name("lce_beir.sh"), tmp_path / "data", tmp_path / "work", tiny_model, came_checkpoint]
+    variables = SMALL | {"MOEIR": server.client, "PAIRS": 8, "START_STEPS": 1, "DENSE_LENGTH": 24, "START_BAND": "first=2,last=6"}
+    words = (tmp_path / "data", tmp_path / "work", shallow_model, came_checkpoint)
 
-    def called(**more: str) -> str:
-        completed = subprocess.run(command, capture_output=True, text=True, env=os.environ | variables | more, timeout=1200, check=False)
+    def called(row: str, sets: str) -> str:
+        completed = run_script(SCRIPT.with_name("lce_beir.sh"), *words, **variables, ROW=row, SETS=sets)
         assert completed.returncode == 0, completed.stderr
         return completed.stdout
 
-    assert called(ROW="prepare") == ""
-    called(ROW="train", SETS="squad")
-    printed = called(ROW="tables", SETS="squad").splitlines()
+    assert called("prepare", "scifact squad medquad") == ""
+    called("train", "squad")
+    printed = called("tables", "squad").splitlines()
     assert [line.split(":")[0] for line in printed if line.startswith("## ")] == ["## squad", "## together"]
     rows = [line.split("|")[1].strip() for line in printed if line.startswith("| ")]
     assert rows == ["trained on", "(as it was)", "bm25", "dense", "came", "tested on", "bm25", "dense", "came"]

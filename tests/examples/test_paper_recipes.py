@@ -11,20 +11,11 @@ from tests.examples.shell import CommandServer, parse_tables, run_program, run_s
 
 QUESTIONS = ("nq", "trivia", "webq", "curatedtrec", "squad1")
 SETS = ("scifact", "cqadupstack/android")
-SHALLOW = {
-    "STEPS": 2,
-    "QUERY_LENGTH": 8,
-    "DOCUMENT_LENGTH": 16,
-    "LENGTH": 16,
-    "BATCH": 2,
-    "NEGATIVES": 2,
-    "PAIRS": 4,
-    "PERPLEXITY": 3,
-    "COUNTS": "3 6",
-}
+SHALLOW = {"STEPS": 2, "QUERY_LENGTH": 8, "DOCUMENT_LENGTH": 16, "LENGTH": 16, "BATCH": 2, "NEGATIVES": 2}
+SHALLOW |= {"PAIRS": 4, "PERPLEXITY": 3, "COUNTS": "3 6"}
 SHALLOW |= {"LEARN_STEPS": 2, "COTMAE_STEPS": 2, "GATE": -100, "GATE_STEPS": 2, "COTMAE_GATE_STEPS": 2, "CHECKPOINT_EVERY": 1}
 SHALLOW |= {"LEARN_BATCH": 4, "COTMAE_BATCH": 4, "SPAN_LENGTH": 16, "PER_SPAN": 2}  # of pre-training
-SHALLOW |= {"BM25_DEPTH": 8, "MINING_DEPTH": 8, "DEPTH": 10, "VALIDATION": 0.4, "THRESHOLD": 1, "PROJECTION": "tsne:perplexity=3"}
+SHALLOW |= {"BM25_DEPTH": 8, "MINING_DEPTH": 8, "DEPTH": 10, "VALIDATION": 0.4, "THRESHOLD": 1, "PROJECTION": "pca"}
 SHALLOW |= {"ROUTINGS": "dpr role token-2", "HARD": "role", "RATES": "3e-5 5e-5", "GRID": "0.5 2.0", "ROWS": "mote siamese separate"}
 REPEATED = ("lce_msmarco_doc.sh", "cot_mote_msmarco.sh")
 WITHOUT_PRODUCT = ("evaluate", "info", "analyze")
@@ -128,17 +119,19 @@ def test_a_script_ends_in_the_tables_of_the_paper(
     server: CommandServer,
     collections: Path,
     work: Path,
-    tiny_model_with_head: Path,
+    shallow_model: Path,
     tiny_model: Path,
+    tiny_model_with_head: Path,
     tiny_decoder: Path,
     t5_model: Path,
 ) -> None:
-    values = settings(script, collection, collections, tiny_model_with_head, t5_model, server)
+    weights = tiny_model_with_head if script.startswith("taser") else shallow_model  # two shared layers to one with experts
+    values = settings(script, collection, collections, weights, t5_model, server)
     values |= {"WORK": work / script.split("_")[0]}
     if script.startswith(("taser_multiset", "taser_entity")):
         values |= {"RATES": "3e-5"}
     if script.startswith("adapters"):
-        values |= {"MODEL": tiny_decoder, "SHARED_LAYERS": 1, "STUDENT": tiny_model, "STUDENT_LAYERS": 1, "PAIR_LENGTH": 240, "RANK": 4}
+        values |= {"MODEL": tiny_decoder, "SHARED_LAYERS": 1, "STUDENT": shallow_model, "STUDENT_LAYERS": 1, "PAIR_LENGTH": 240, "RANK": 4}
         values |= {"ROUTINGS": "token sequence role"}
     if script.startswith("lce"):
         values |= {"RETRIEVERS": "bm25 indri", "GROUPS_OF": "2 3", "ENSEMBLE": f"bert={values['MODEL']} other={tiny_model}"}
@@ -153,22 +146,21 @@ def test_a_script_ends_in_the_tables_of_the_paper(
     assert all((values["WORK"] / "figures" / name).stat().st_size for name in FIGURES.get(script, []))
     if script in REPEATED:
         before = len(server.calls())
-        second = run_script(script, **values)
-        assert (second.returncode, second.stdout) == (0, first.stdout), second.stderr
+        second = run_script(script, **values | {"ROWS": "mote"})
+        assert second.returncode == 0 and (script.startswith("cot") or second.stdout == first.stdout), second.stderr
         calls = server.calls()[before:]
         with_product = [call for call in calls if call[0] not in WITHOUT_PRODUCT or ("--output" in call and "--force" not in call)]
         assert second.stderr.count("already made") == len(with_product), "a second run makes nothing"
 
 
-@pytest.mark.parametrize(("script", "collection"), [("sbmoe_table1.sh", "nq"), ("taser_nq.sh", "")])
 def test_encodings_that_are_not_kept_are_not_needed_again(
-    script: str, collection: str, server: CommandServer, collections: Path, tmp_path: Path, tiny_model_with_head: Path, t5_model: Path
+    server: CommandServer, collections: Path, tmp_path: Path, tiny_model_with_head: Path, t5_model: Path
 ) -> None:
-    values = settings(script, collection, collections, tiny_model_with_head, t5_model, server)
-    values |= {"WORK": tmp_path / "work", "KEEP": "no", "ROUTINGS": "role"}
-    first, before = run_script(script, **values), len(server.calls())
-    second = run_script(script, **values)
+    values = settings("taser_nq.sh", "", collections, tiny_model_with_head, t5_model, server)
+    values |= {"WORK": tmp_path / "work", "KEEP": "no", "ROUTINGS": "role", "HARD": " ", "RATES": "3e-5"}
+    first, before = run_script("taser_nq.sh", **values), len(server.calls())
+    second = run_script("taser_nq.sh", **values)
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
     assert second.stdout == first.stdout
-    assert list(tmp_path.glob("work/**/runs/*")) and not list(tmp_path.glob("work/**/enc/*/*/*")), "encodings are gone"
+    assert list(tmp_path.glob("work/runs/*")) and not list(tmp_path.glob("work/enc/*/*/*")), "encodings are gone"
     assert "encode" not in {call[0] for call in server.calls()[before:]}

@@ -1,13 +1,13 @@
 """The default `moeir` commands of the scripts of TASER, SB-MoE, CoT-MoTE and LCE have the papers' values."""
 
-from itertools import pairwise
+import itertools
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.examples import toy_collections
-from tests.examples.shell import flags_of, record_calls
+from tests.examples.shell import CommandServer, record_calls
 
 QUESTIONS = ("nq", "trivia", "webq", "curatedtrec", "squad1")
 Call = tuple[str, list[str]]
@@ -26,7 +26,7 @@ fi
 
 
 @pytest.fixture
-def calls(toy: Path, tmp_path: Path) -> Any:
+def calls(toy: Path, server: CommandServer, tmp_path: Path) -> Any:
     """`calls(script, **settings)`: the commands of a script, recorded by a fake `moeir`."""
     small = toy_collections.ToyTexts(toy)
     toy_collections.write_msmarco(small, tmp_path / "msmarco")
@@ -39,17 +39,17 @@ def calls(toy: Path, tmp_path: Path) -> Any:
     (tmp_path / "work/data").mkdir(parents=True)
     (tmp_path / "work/data/spans.jsonl").write_text('{"_id": "s", "text": "a span"}\n', encoding="utf-8")
 
-    def made(script: str, **settings: object) -> list[Call]:
+    def made(script: str, recorder: str = RECORDER, code: int = 0, **settings: object) -> list[Call]:
         data = tmp_path / ("odqa" if script.startswith("taser") else "msmarco")
         values = {"MODEL": "base", "STAR": "star", "DATA": data, "BEIR": tmp_path / "beir"} | settings
-        return [(call[0], call[1:]) for call in record_calls(script, tmp_path, RECORDER, **values)]
+        return [(call[0], call[1:]) for call in record_calls(script, tmp_path, server.python, recorder, code=code, **values)]
 
     return made
 
 
 def flag_values(call: Call, flag: str) -> list[str]:
     """Every value of a flag."""
-    return [value for name, value in pairwise(call[1]) if name == f"--{flag}"]
+    return [value for name, value in itertools.pairwise(call[1]) if name == f"--{flag}"]
 
 
 def has_values(call: Call, values: dict[str, str]) -> bool:
@@ -84,8 +84,11 @@ def test_taser_on_one_set_unites_both_kinds_of_negatives_and_starts_again(calls:
     assert [flag_values(call, "engine") for call in recorded if "--engine" in call[1]] == [["bm25:k1=0.9,b=0.4"]]
 
 
-def test_taser_on_five_sets_mines_for_three_and_tunes_one_alpha(calls: Any) -> None:
+def test_taser_on_five_sets_mines_for_three_tunes_one_alpha_chooses_a_rate_and_times_an_epoch(calls: Any, tmp_path: Path) -> None:
     recorded = calls("taser_multiset.sh")
+    assert {(tmp_path / "work/ckpt" / name).readlink().name for name in ("dpr", "taser")} == {"dpr-5e-5", "taser-5e-5"}
+    rows = [line.split() for line in (tmp_path / "stdout").read_text(encoding="utf-8").splitlines()][-3:]
+    assert rows == [["model", "training", "all", "ratio"], ["dpr", "4.0", "10.0", "1.00"], ["taser", "4.0", "7.5", "0.75"]]
     trainings_by_name = {name.removesuffix("-5e-5"): call for name, call in finetune_calls(recorded).items() if name.endswith("-5e-5")}
     assert {name: flag_values(call, "model")[0] for name, call in trainings_by_name.items()} == {
         **dict.fromkeys(("taser-first", "dpr-first", "dpr", "taser"), "base"),
@@ -110,16 +113,9 @@ def test_taser_on_five_sets_mines_for_three_and_tunes_one_alpha(calls: Any) -> N
     assert [(flag_values(call, "measure"), flag_values(call, "group-by")) for call in chosen] == [(["Success@20"], ["set"])] * 3
     matches = [flag_values(call, "match")[0] for call in evaluated if call not in chosen]
     assert matches == ["string", "string", "string", "regex", "string"]
-
-
-def test_taser_goes_on_with_the_better_rate_and_times_an_epoch(calls: Any, tmp_path: Path) -> None:
-    calls("taser_multiset.sh", RATES="5e-5 3e-5 1e-5")
-    assert {(tmp_path / "work/ckpt" / name).readlink().name for name in ("dpr", "taser")} == {"dpr-5e-5", "taser-5e-5"}
-    calls("taser_multiset.sh", RATES="3e-5 1e-5")
+    calls("taser_multiset.sh", RATES="3e-5 1e-5", GRID=1)
     assert (tmp_path / "work/ckpt/taser").readlink().name == "taser-3e-5", "of equal rates the first"
-    rows = [line.split() for line in (tmp_path / "stdout").read_text(encoding="utf-8").splitlines()][-3:]
-    assert rows == [["model", "training", "all", "ratio"], ["dpr", "4.0", "10.0", "1.00"], ["taser", "4.0", "7.5", "0.75"]]
-    calls("taser_multiset.sh", RATES="3e-5 5e-5", DEV_MEASURE="loss")
+    calls("taser_multiset.sh", RATES="3e-5 5e-5", DEV_MEASURE="loss", GRID=1)
     assert (tmp_path / "work/ckpt/taser").readlink().name == "taser-3e-5", "the lowest loss is the best: both rates have 0.2"
 
 
@@ -140,9 +136,8 @@ def test_sbmoe_trains_the_block_faster_than_the_encoder(calls: Any, settings: di
         assert flag_values(call, "arch") == [f"{specs[name]},pooling=mean,scale={model_scale}"]
         assert flag_values(call, "dev-measure") == ["loss"], "the checkpoint with the lowest validation loss"
     (init_call,) = (call for call in recorded if call[0] == "init")
-    assert flag_values(init_call, "model") == flag_values(trainings_by_name["top1"], "output") and flag_values(init_call, "arch") == [
-        "sbmoe:inference=all"
-    ]
+    assert flag_values(init_call, "model") == flag_values(trainings_by_name["top1"], "output")
+    assert flag_values(init_call, "arch") == ["sbmoe:inference=all"]
     assert {flag_values(call, "depth")[0] for call in recorded if call[0] == "search"} == {"1000"}
     evaluated = [call for call in recorded if call[0] == "evaluate"]
     assert {flag_values(call, "correction")[0] for call in evaluated} == {"bonferroni"}
@@ -155,15 +150,11 @@ def test_sbmoe_trains_the_block_faster_than_the_encoder(calls: Any, settings: di
 def test_sbmoe_makes_a_cell_for_each_backbone_and_collection(calls: Any, tmp_path: Path) -> None:
     recorded = calls("sbmoe_table1.sh", MODEL="", BACKBONES="small contriever mine=own/weights", COLLECTIONS="msmarco cs")
     trainings = [call for call in recorded if call[0] == "finetune" and flag_values(call, "output")[0].endswith("top1")]
-    assert [
-        tuple(flag_values(call, flag)[0].removeprefix(f"{tmp_path}/work/") for flag in ("output", "model", "epochs")) for call in trainings
-    ] == [
-        ("small-msmarco/ckpt/top1", "google/bert_uncased_L-4_H-512_A-8", "20"),
-        ("small-cs/ckpt/top1", "google/bert_uncased_L-4_H-512_A-8", "10"),
-        ("contriever-msmarco/ckpt/top1", "facebook/contriever", "20"),
-        ("contriever-cs/ckpt/top1", "facebook/contriever", "10"),
-        ("mine-msmarco/ckpt/top1", "own/weights", "20"),
-        ("mine-cs/ckpt/top1", "own/weights", "10"),
+    weights = {"small": "google/bert_uncased_L-4_H-512_A-8", "contriever": "facebook/contriever", "mine": "own/weights"}
+    assert [[flag_values(call, flag)[0] for flag in ("output", "model", "epochs")] for call in trainings] == [
+        [f"{tmp_path}/work/{backbone}-{collection}/ckpt/top1", model, epochs]
+        for backbone, model in weights.items()
+        for collection, epochs in (("msmarco", "20"), ("cs", "10"))
     ]
     recall, ndcg = (call for call in recorded if call[0] == "grid")
     assert (flag_values(recall, "measure"), flag_values(ndcg, "measure")) == (["R@100"], ["nDCG@10"])
@@ -176,6 +167,7 @@ ROWS_OF_MOTE = ("mote", "siamese", "separate", "switched")
 
 
 def test_each_row_of_mote_is_pre_trained_by_itself_on_queries_of_the_spans(calls: Any) -> None:
+    """A row whose weights are given is not; both trainings of a row start from its own weights."""
     recorded = calls("cot_mote_msmarco.sh", SEPARATE="other", SHARDS=2, GATE="no", STEPS=7)
     generations = [call for call in recorded if call[0] == "generate-queries"]
     assert [flag_values(call, "shard") for call in generations] == [["0/2"], ["1/2"]] * 3
@@ -186,37 +178,29 @@ def test_each_row_of_mote_is_pre_trained_by_itself_on_queries_of_the_spans(calls
     values = {"steps": "80000", "batch-size": "1024", "accumulate": "2", "checkpoint-every": "20000", "learning-rate": "3e-4"}
     values |= {"warmup": "0.1", "document-length": "144", "model": "base"}
     for name, call in pretrainings.items():
-        assert file_names(flag_values(call, "queries")) == ["asked-0.jsonl", "asked-1.jsonl"] and file_names(
-            flag_values(call, "corpus")
-        ) == ["spans.jsonl"]
-        assert has_values(call, values)
+        assert file_names(flag_values(call, "queries")) == ["asked-0.jsonl", "asked-1.jsonl"] and has_values(call, values)
+        assert file_names(flag_values(call, "corpus")) == ["spans.jsonl"]
         assert flag_values(call, "arch") == [f"mote:encoders={'siamese' if name == 'siamese' else 'mote'}"]
         assert flag_values(call, "objective") == ["mote:switch_corpus=true" if name == "switched" else "mote"]
-
-
-def test_table_1_pre_trains_cot_mae_on_spans_of_the_documents_themselves(calls: Any) -> None:
-    (call,) = (
-        call for call in calls("cot_mote_figure4_divergence.sh", MOTE="a", SIAMESE="b", SEPARATE="c", GATE="no") if call[0] == "pretrain"
-    )
-    assert file_names(flag_values(call, "corpus")) == ["msmarco-docs.tsv"] and not flag_values(call, "queries")
-    values = {"arch": "dense", "objective": "cotmae", "steps": "800000", "batch-size": "512"}
-    values |= {"learning-rate": "1e-4", "document-length": "128"}
-    assert has_values(call, values)
-
-
-def test_both_trainings_of_mote_start_from_its_own_weights(calls: Any) -> None:
-    recorded = calls("cot_mote_msmarco.sh", SIAMESE="other", GATE="no")
     trainings_by_name = finetune_calls(recorded)
     assert list(trainings_by_name) == [f"{encoders}{stage}" for encoders in ROWS_OF_MOTE for stage in ("-bm25", "")]
     for name, call in trainings_by_name.items():
         row = name.removesuffix("-bm25")
-        assert flag_values(call, "model")[0].endswith("other" if row == "siamese" else f"work/pre/{row}")
+        assert flag_values(call, "model")[0].endswith("other" if row == "separate" else f"work/pre/{row}")
         assert file_names(flag_values(call, "train")) == ["bm25.jsonl" if name.endswith("-bm25") else f"{name}-bm25.jsonl"]
         assert flag_values(call, "objective") == ["contrastive:flops_query=0,flops_document=0"]
         assert file_names(flag_values(call, "corpus")) == ["titled.tsv"]
     mined = [(file_names(flag_values(call, "run")), flag_values(call, "method")) for call in recorded if call[0] == "mine-negatives"]
     assert mined == [(["triples.trec"], ["band:first=0,last=1000"]), *[(["fused.trec"], ["band:first=0,last=200"])] * 4]
     assert [flag_values(call, "engine") for call in recorded if "--engine" in call[1]] == [["bm25:k1=0.82,b=0.68"]]
+
+
+def test_table_1_pre_trains_cot_mae_on_spans_of_the_documents_themselves(calls: Any) -> None:
+    recorded = calls("cot_mote_figure4_divergence.sh", MOTE="a", SIAMESE="b", SEPARATE="c", GATE="no")
+    (call,) = (call for call in recorded if call[0] == "pretrain")
+    assert file_names(flag_values(call, "corpus")) == ["msmarco-docs.tsv"] and not flag_values(call, "queries")
+    values = {"arch": "dense", "objective": "cotmae", "steps": "800000", "batch-size": "512"}
+    assert has_values(call, values | {"learning-rate": "1e-4", "document-length": "128"})
 
 
 def test_the_first_training_of_mote_has_the_negatives_of_the_training_set_or_of_our_bm25(calls: Any, toy: Path, tmp_path: Path) -> None:
@@ -236,47 +220,39 @@ def test_the_first_training_of_mote_has_the_negatives_of_the_training_set_or_of_
 
 @pytest.mark.parametrize(("gain", "passes"), [(0.03, True), (0.019, False)])
 def test_a_pre_training_that_does_not_use_the_bottleneck_stops_before_its_80000_steps(
-    gain: float, passes: bool, toy: Path, tmp_path: Path
+    gain: float, passes: bool, calls: Any, tmp_path: Path
 ) -> None:
-    toy_collections.write_msmarco(toy_collections.ToyTexts(toy), tmp_path / "msmarco")
-    (tmp_path / "work/data").mkdir(parents=True)
-    (tmp_path / "work/data/spans.jsonl").write_text('{"_id": "s", "text": "a span"}\n', encoding="utf-8")
     recorder = f"""
 if [ "$1" = pretrain ]; then
   mkdir -p "${{@: -1}}"
   printf '{{"step": 1, "bottleneck_gain.dense.query": 0.5, "bottleneck_gain.sparse.query": {gain}}}\\n' >"${{@: -1}}/metrics.jsonl"
 fi
 """
-    settings = {"MODEL": "base", "DATA": tmp_path / "msmarco", "ROWS": "mote"}
-    recorded = record_calls("cot_mote_msmarco.sh", tmp_path, recorder, code=int(not passes), **settings)
-    assert [flags_of(call)["--steps"] for call in recorded if call[0] == "pretrain"] == ["2000", *["80000"] * passes]
+    recorded = calls("cot_mote_msmarco.sh", recorder, int(not passes), ROWS="mote")
+    assert [flag_values(call, "steps") for call in recorded if call[0] == "pretrain"] == [["2000"], *[["80000"]] * passes]
     messages = (tmp_path / "stderr").read_text(encoding="utf-8")
     assert f"0.5000 (dense.query), {gain:.4f} (sparse.query) nats per token" in messages
     assert passes or "the bottleneck is hardly used, expected 0.02 nats per token or more of each" in messages
 
 
-@pytest.mark.parametrize(
-    ("script", "settings"),
-    [
-        ("cot_mote_msmarco.sh", {"ROWS": "mote", "GATE": "no"}),
-        ("lce_msmarco_doc.sh", {"RETRIEVERS": "bm25"}),
-        ("came_table1.sh", {}),
-    ],
-)
-def test_every_training_and_nothing_else_is_launched_by_launch(script: str, settings: dict[str, str], calls: Any, tmp_path: Path) -> None:
-    launcher = tmp_path / "launcher"
-    launcher.write_text(f'#!/bin/bash\necho "$1" >>{tmp_path}/launched\nshift\nexec {tmp_path}/recorder "$@"\n', encoding="utf-8")
+def test_every_training_and_nothing_else_is_launched_by_launch(calls: Any, tmp_path: Path) -> None:
+    launcher, launched = tmp_path / "launcher", tmp_path / "launched"
+    launcher.write_text(f'#!/bin/bash\necho "$1" >>{launched}\nshift\nexec {tmp_path}/recorder "$@"\n', encoding="utf-8")
     launcher.chmod(0o755)
-    recorded = calls(script, LAUNCH=f"{launcher} -m", **settings)
-    trainings = [call for call in recorded if call[0] in ("finetune", "pretrain")]
-    assert (tmp_path / "launched").read_text(encoding="utf-8").split() == ["-m"] * len(trainings) != []
+    settings = {"cot_mote_msmarco.sh": {"ROWS": "mote", "GATE": "no"}, "lce_msmarco_doc.sh": {"RETRIEVERS": "bm25"}, "came_table1.sh": {}}
+    for script, of_script in settings.items():
+        launched.unlink(missing_ok=True)
+        recorded = calls(script, LAUNCH=f"{launcher} -m", **of_script)
+        trainings = [call for call in recorded if call[0] in ("finetune", "pretrain")]
+        assert launched.read_text(encoding="utf-8").split() == ["-m"] * len(trainings) != []
 
 
 def test_lce_trains_on_each_retrievers_top_hundred_and_reranks_every_list(calls: Any, tmp_path: Path) -> None:
-    recorded = calls("lce_msmarco_doc.sh", RETRIEVERS="bm25 tuned indri hdct", RULE="mean")
+    retrievers = ("bm25", "tuned", "indri", "hdct")
+    recorded = calls("lce_msmarco_doc.sh", RETRIEVERS=" ".join(retrievers), RULE="mean")
     trainings_by_name = finetune_calls(recorded)
     pairs = {"lce": ("lce", "4", "7"), "bce": ("bce", "16", "1"), "bce7": ("bce:positive_weight=7", "4", "7")}
-    for retriever in ("bm25", "tuned", "indri", "hdct"):
+    for retriever in retrievers:
         for name, (objective, batch, negatives) in pairs.items():
             call = trainings_by_name[f"{retriever}-{name}"]
             assert file_names(flag_values(call, "train")) == [f"{retriever}.jsonl"]
@@ -297,13 +273,7 @@ def test_lce_trains_on_each_retrievers_top_hundred_and_reranks_every_list(calls:
     assert [flag_values(call, "engine")[0] for call in recorded if call[0] == "index"] == ["bm25:k1=0.9,b=0.4", "bm25:k1=3.44,b=0.87"]
     heat_map, curve = (call for call in recorded if call[0] == "grid")
     assert [flag_values(call, "plot") for call in (heat_map, curve)] == [["heatmap"], ["lines"]]
-    assert [run.partition("=")[0] for run in flag_values(heat_map, "run")] == [
-        f"{trained_on}-{arm}/{retriever}"
-        for arm in ("bce", "bce7", "lce")
-        for trained_on in ("bm25", "tuned", "indri", "hdct")
-        for retriever in ("bm25", "tuned", "indri", "hdct")
-    ]
-    folder = tmp_path / "work/runs"
-    assert flag_values(curve, "run") == [
-        f"lce/{size}={folder}/{model}/dev/hdct.trec" for size, model in ((2, "group-2"), (4, "group-4"), (6, "group-6"), (8, "hdct-lce"))
-    ]
+    cells = itertools.product(("bce", "bce7", "lce"), retrievers, retrievers)
+    assert [cell.partition("=")[0] for cell in flag_values(heat_map, "run")] == [f"{model}-{arm}/{run}" for arm, model, run in cells]
+    models = {2: "group-2", 4: "group-4", 6: "group-6", 8: "hdct-lce"}
+    assert flag_values(curve, "run") == [f"lce/{size}={tmp_path}/work/runs/{model}/dev/hdct.trec" for size, model in models.items()]

@@ -50,15 +50,11 @@ def test_sets_of_dpr_get_questions_of_their_own_ids_and_a_pool_to_be_judged_by(s
 
 
 def test_the_first_positive_of_dpr_comes_first_and_is_the_only_one_to_validate_on(tmp_path: Path) -> None:
-    for folder in ("wikipedia_split", "retriever/qas"):
-        (tmp_path / "dpr" / folder).mkdir(parents=True)
-    (tmp_path / "dpr/wikipedia_split/psgs_w100.tsv").write_text("id\ttext\ttitle\n1\tfirst\tA\n", encoding="utf-8")
     contexts = {number: {"title": "A", "text": "a", "passage_id": number} for number in ("9", "2", "5")}
     entry = {"question": "q", "answers": ["a"], "positive_ctxs": [contexts["9"], contexts["2"]], "hard_negative_ctxs": [contexts["5"]]}
-    for part in ("train", "dev"):
-        (tmp_path / f"dpr/retriever/nq-{part}.json").write_text(json.dumps([entry]), encoding="utf-8")
-    for part in ("test", "dev"):
-        (tmp_path / f"dpr/retriever/qas/nq-{part}.csv").write_text("q\t['a']\n", encoding="utf-8")
+    files = {f"retriever/nq-{part}.json": json.dumps([entry]) for part in ("train", "dev")}
+    files |= {f"retriever/qas/nq-{part}.csv": "q\t['a']\n" for part in ("test", "dev")}
+    toy_collections.write_files(tmp_path / "dpr", files | {"wikipedia_split/psgs_w100.tsv": "id\ttext\ttitle\n1\tfirst\tA\n"})
     run_program("taser_sets.py", tmp_path / "dpr", tmp_path / "odqa", "nq")
     assert list(qrels.read_qrels(tmp_path / "odqa/nq/train.qrels")["nq-train0"]) == ["9", "2"]
     assert qrels.read_qrels(tmp_path / "odqa/nq/dev.qrels") == {"nq-dev0": {"9": 1}}
@@ -190,23 +186,18 @@ def test_queries_are_questions_and_documents_statements(toy: Path, tmp_path: Pat
     assert ">words per text<" in (tmp_path / "forms.svg").read_text()
 
 
-@pytest.mark.parametrize(
-    "sentence, form",
-    [
-        ("what do owls eat", "question"),
-        ("Is it an owl", "question"),
-        ("In which tree do owls sleep?", "question"),
-        ("When the owl hunts, mice hide.", "statement"),  # a final mark tells it from a question
-        ("owls are birds", "statement"),
-        ("the owl hunts mice", "phrase"),  # a full verb is not known without a parser
-        ("average price of an owl", "phrase"),
-        ("being an owl", "phrase"),
-        ("(owls can fly.)", "statement"),
-        ("No!", "statement"),
-    ],
-)
-def test_forms_of_sentences(sentence: str, form: str) -> None:
-    assert load_program("text_forms").sentence_form(sentence) == form
+FORMS = {
+    "question": ("what do owls eat", "Is it an owl", "In which tree do owls sleep?"),
+    "statement": ("When the owl hunts, mice hide.", "owls are birds", "(owls can fly.)", "No!"),  # a final mark tells it from a question
+    "phrase": ("the owl hunts mice", "average price of an owl", "being an owl"),  # a full verb is not known without a parser
+}
+
+
+def test_forms_of_sentences() -> None:
+    program = load_program("text_forms")
+    assert {form: {program.sentence_form(sentence) for sentence in sentences} for form, sentences in FORMS.items()} == {
+        form: {form} for form in FORMS
+    }
 
 
 def test_statistics_of_texts_by_hand() -> None:
@@ -229,11 +220,7 @@ def test_statistics_of_texts_by_hand() -> None:
     ]  # fmt: skip
 
 
-def test_ranks_of_relevant_documents_stand_beside_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name, ranks in {"first": {"a": 1, "c": 4}, "second": {"a": 2, "c": 1}}.items():
-        hits = [(query, rank, "right" if rank == own else f"x{rank}") for query, own in ranks.items() for rank in range(1, 6)]
-        Path(f"{name}.trec").write_text("".join(f"{query} Q0 {document} {rank} {9 - rank} t\n" for query, rank, document in hits))
+def test_ranks_of_relevant_documents_stand_beside_each_other(cells: tuple[str, ...]) -> None:
     Path("some.qrels").write_text("c 0 right 1\na 0 right 1\na 0 x2 2\na 0 x3 0\na 0 nowhere 1\nb 0 x1 1\n")
     Path("queries.tsv").write_text("a\tmice\nc\towls\n")
     flags = ("--run", "one=first.trec", "--run", "two=second.trec", "--qrels", "some.qrels", "--queries", "queries.tsv", "--depth", 3)

@@ -8,22 +8,23 @@ from pathlib import Path
 from moeir.artifacts import manifests
 from tests.examples.shell import CommandServer, parse_tables, run_program, run_script
 
-PACKAGES = ("concurrent", "json", "logging", "wsgiref")  # of the standard library; with both kinds of queries in every part
+MODULES = ("concurrent", "gzip.py", "json", "textwrap.py")  # of the standard library; with both kinds of queries in every part
 KINDS = ("description", "name")
 ROWS = ["fused", "lexical", "local", "global", "bm25", "untrained", "uncalibrated", "fused+bm25"]
 
 
-def copy_packages(folder: Path, names: tuple[str, ...] = PACKAGES) -> Path:
-    """The sources of packages of the standard library."""
-    for name in names:
-        shutil.copytree(Path(sysconfig.get_paths()["stdlib"]) / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+def copy_modules(folder: Path, names: tuple[str, ...] = MODULES) -> Path:
+    """The sources of modules and packages of the standard library."""
+    folder.mkdir()
+    for source in (Path(sysconfig.get_paths()["stdlib"]) / name for name in names):
+        (shutil.copy if source.is_file() else shutil.copytree)(source, folder / source.name)
     return folder
 
 
-def test_the_quickstart_runs_from_text_to_table_and_once_more_for_nothing(server: CommandServer, tiny_model: Path, tmp_path: Path) -> None:
-    assert run_program("docstrings.py", tmp_path / "demo" / "data", copy_packages(tmp_path / "sources")).code == 0
+def test_the_quickstart_runs_from_text_to_table_and_again_for_nothing(server: CommandServer, shallow_model: Path, tmp_path: Path) -> None:
+    assert run_program("docstrings.py", tmp_path / "demo" / "data", copy_modules(tmp_path / "sources")).code == 0
     for _ in range(2):
-        completed = run_script("quickstart.sh", MOEIR=server.client, MODEL=tiny_model, STEPS=2, DEMO=tmp_path / "demo")
+        completed = run_script("quickstart.sh", MOEIR=server.client, MODEL=shallow_model, STEPS=2, DEMO=tmp_path / "demo")
         assert completed.returncode == 0, completed.stderr
     together, by_kind, *wins = parse_tables(completed.stdout)
     assert together == (["nDCG@10", "RR@10", "R@100"], ROWS)

@@ -1,7 +1,6 @@
 """The program for Ray, on a cluster of two nodes on this machine: a killed process, a killed node and two runs at once change no byte."""
 
 import argparse
-import importlib.util
 import os
 import signal
 import subprocess
@@ -15,10 +14,10 @@ import pytest
 
 import moeir
 from moeir.artifacts import manifests
-from tests.examples.shell import EXAMPLES
+from tests.examples.shell import EXAMPLES, load_program
 
 cluster_utils = pytest.importorskip("ray.cluster_utils", reason="ray is not installed")
-SHARDS, TURNS, SECONDS = 2, 240, 300
+SHARDS, TURNS, SECONDS = 2, 120, 300
 
 
 @pytest.fixture(scope="module")
@@ -44,12 +43,12 @@ def undisturbed(collection: Path, came_checkpoint: Path, toy: Path, tmp_path_fac
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    """A head that runs no task, and two nodes with two processors each."""
+    """A head that runs no task, and two nodes with a processor each."""
     environment = {name: os.environ.get(name) for name in ("RAY_ADDRESS", "PYTHONPATH")}
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     own_cluster = cluster_utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     try:
-        own_cluster.nodes = [own_cluster.add_node(num_cpus=2) for _ in range(2)]
+        own_cluster.nodes = [own_cluster.add_node(num_cpus=1) for _ in range(2)]
         yield own_cluster
     finally:
         own_cluster.shutdown()
@@ -96,11 +95,8 @@ def check_same_bytes(work: Path, undisturbed: Path) -> None:
 
 
 def test_a_task_that_no_node_can_run_is_named() -> None:
-    spec = importlib.util.spec_from_file_location("encode_index_search", EXAMPLES / "ray/encode_index_search.py")
-    assert spec is not None and spec.loader is not None
-    program = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(program)
     nodes = [{"Alive": True, "Resources": {"CPU": 2.0}}, {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 8.0}}]
+    program = load_program("ray/encode_index_search")
     assert program.missing_resources(argparse.Namespace(gpus=0.0, cpus=2.0), nodes) == []
     lines = program.missing_resources(argparse.Namespace(gpus=1.0, cpus=8.0), nodes)
     waits = "tasks wait for one that has, or start again with fewer"

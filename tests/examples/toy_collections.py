@@ -15,6 +15,13 @@ TEST_ANSWERS = {"q1": ["tree"], "q2": ["trail of scent"], "q3": ["sea"], "q4": [
 RELATIONS = {"P17": ("q1", "q2"), "P36": ("q3", "q4")}
 
 
+def write_files(folder: Path, contents: dict[str, str]) -> None:
+    """Write these files of text, with the folders that they are in."""
+    for name, content in contents.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content, encoding="utf-8")
+
+
 class ToyTexts:
     """The texts and judgements of tests/toy."""
 
@@ -27,19 +34,16 @@ class ToyTexts:
 
 def write_dpr(toy: ToyTexts, folder: Path, sets: Sequence[str]) -> None:
     """Write the files of DPR's download_data.py: passages, questions with contexts, questions with answers."""
-    for name in ("wikipedia_split", "retriever/qas"):
-        (folder / name).mkdir(parents=True)
     rows = "".join(f'{text.id}\t"{text.text}"\t{text.title}\n' for text in toy.documents)
-    (folder / "wikipedia_split/psgs_w100.tsv").write_text("id\ttext\ttitle\n" + rows, encoding="utf-8")
-    train = [_dpr_entry(toy, text, TRAIN_ANSWERS, toy.train_qrels) for text in toy.train]
     test = [text for text in toy.test if text.id in TEST_ANSWERS]
+    train, dev = (json.dumps([_dpr_entry(toy, text, *judged) for text in of_part]) for of_part, judged in (
+        (toy.train, (TRAIN_ANSWERS, toy.train_qrels)), (test, (TEST_ANSWERS, toy.test_qrels))))  # fmt: skip
+    answers = "".join(f"{text.text}\t{TEST_ANSWERS[text.id]!r}\n" for text in test)
+    files = {"wikipedia_split/psgs_w100.tsv": "id\ttext\ttitle\n" + rows}
     for name in sets:
-        (folder / f"retriever/{name}-train.json").write_text(json.dumps(train), encoding="utf-8")
-        development = [_dpr_entry(toy, text, TEST_ANSWERS, toy.test_qrels) for text in test]
-        (folder / f"retriever/{name}-dev.json").write_text(json.dumps(development), encoding="utf-8")
-        rows = "".join(f"{text.text}\t{TEST_ANSWERS[text.id]!r}\n" for text in test)
-        for part in ("dev", "test"):
-            (folder / f"retriever/qas/{name}-{part}.csv").write_text(rows, encoding="utf-8")
+        files |= {f"retriever/{name}-train.json": train, f"retriever/{name}-dev.json": dev}
+        files |= {f"retriever/qas/{name}-{part}.csv": answers for part in ("dev", "test")}
+    write_files(folder, files)
 
 
 def write_entity_questions(toy: ToyTexts, folder: Path) -> None:

@@ -5,6 +5,7 @@ import errno
 import fcntl
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -45,18 +46,20 @@ def test_half_precision_is_written_so_that_float32_reads_it_back() -> None:
 
 
 @pytest.mark.parametrize("engine", ["qdrant", "milvus", "lancedb"])
-def test_a_document_is_a_point_with_a_vector_of_each_expert(engine: str) -> None:
-    assert export_target(engine).lines(DOCUMENT) == [
-        {
-            "id": 7,
-            "vector": {
-                "global": [0.5, -1.0, 0.0999755859],
-                "lexical": {"indices": [1, 2, 3], "values": [2.0, 0.25, 0.0009765625]},
-                "local": [[1.0, 0.0], [0.5, 0.25]],
-            },
-            "payload": {"id": "d7", "title": "Owl", "text": "An owl."},
-        }
-    ]
+def test_a_document_is_a_point_with_a_vector_of_each_expert_and_its_loader_imports_nothing_of_moeir(engine: str) -> None:
+    vectors = {
+        "global": [0.5, -1.0, 0.0999755859],
+        "lexical": {"indices": [1, 2, 3], "values": [2.0, 0.25, 0.0009765625]},
+        "local": [[1.0, 0.0], [0.5, 0.25]],
+    }
+    payload = {"id": "d7", "title": "Owl", "text": "An owl."}
+    assert export_target(engine).lines(DOCUMENT) == [{"id": 7, "vector": vectors, "payload": payload}]
+    files = export_target(engine).files()
+    nodes = [node for source in files.values() for node in ast.walk(ast.parse(source))]
+    imported = {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+    imported |= {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    assert "documents" in imported and not [name for name in imported if name.startswith("moeir")]
+    assert f"class {export_target(engine).loader}:" in files["load.py"]
 
 
 def test_the_schema_names_experts_files_and_the_digest_of_the_content(tmp_path: Path) -> None:
@@ -71,16 +74,6 @@ def test_the_schema_names_experts_files_and_the_digest_of_the_content(tmp_path: 
         assert schema["documents"] == documents and schema["name"] == "owls"
         assert schema["experts"] == {name: {"kind": kind, "width": SCHEMA.widths.get(name)} for name, kind in KINDS.items()}
     assert len(digests) == 3
-
-
-@pytest.mark.parametrize("engine", ["qdrant", "milvus", "lancedb"])
-def test_a_loader_imports_its_engine_and_nothing_of_moeir(engine: str) -> None:
-    files = export_target(engine).files()
-    trees = {name: ast.parse(source) for name, source in files.items()}
-    imported = {node.module for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    imported |= {alias.name for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    assert "documents" in imported and not [name for name in imported if name and name.startswith("moeir")]
-    assert f"class {export_target(engine).loader}:" in files["load.py"]
 
 
 def test_opensearch_has_bulk_lines_whose_features_have_no_full_stop() -> None:
@@ -130,36 +123,42 @@ def test_points_are_read_one_at_a_time_from_any_number_on(tmp_path: Path, monkey
     assert [point["id"] for point in read_points(tmp_path, 8)] == [8]  # nor is it read for what lies behind it
 
 
-def test_replace_never_deletes_documents_of_another_origin(tmp_path):
-    schema = {"name": "passages", "digest": "0123456789abcdef", "documents": 0, "files": {}}
-    (tmp_path / "schema.json").write_text(json.dumps(schema))
-    collection = SimpleNamespace(read_digest=lambda: "", drop=lambda: pytest.fail("the documents are deleted"))
+@pytest.fixture
+def load(tmp_path: Path) -> Callable[..., int]:
+    """`load(digest, documents, …)` loads an export of so many documents into a collection of these functions."""
+
+    def load_export(digest: str, documents: int, replace: bool = False, **functions: Any) -> int:
+        schema = {"name": "passages", "digest": digest, "documents": documents, "files": {}}
+        (tmp_path / "schema.json").write_text(json.dumps(schema))
+        collection = SimpleNamespace(points_per_batch=5, finish=lambda: None, **functions)
+        return load_documents(collection, "here", replace=replace, folder=tmp_path)
+
+    return load_export
+
+
+def test_replace_never_deletes_documents_of_another_origin(load: Callable[..., int]) -> None:
     for replaces in (False, True):
         with pytest.raises(SystemExit, match=r"holds documents of another origin, expected this export .*; export with another name=…$"):
-            load_documents(collection, "here", replace=replaces, folder=tmp_path)
+            load("0123456789abcdef", 0, replaces, read_digest=lambda: "", drop=lambda: pytest.fail("the documents are deleted"))
 
 
-@pytest.mark.parametrize(("stored", "digest"), [(24, "0123"), (11, "0123"), (12, "4567"), (0, None)])
-def test_what_is_loaded_is_counted_in_the_engine(stored, digest, tmp_path):
-    (tmp_path / "schema.json").write_text(json.dumps({"name": "passages", "digest": "0123", "documents": 12, "files": {}}))
-    digests = iter([None, digest])
-    collection = SimpleNamespace(
-        read_digest=lambda: next(digests), create=lambda: None, finish=lambda: None, stored_count=lambda: stored, points_per_batch=5
-    )
-    with pytest.raises(SystemExit, match=rf"passages at here has {stored} documents of {digest}, expected 12 of 0123: changed while"):
-        load_documents(collection, "here", folder=tmp_path)
+def test_what_is_loaded_is_counted_in_the_engine(load: Callable[..., int]) -> None:
+    for stored, digest in ((24, "0123"), (11, "0123"), (12, "4567"), (0, None)):
+        digests = iter([None, digest])
+        with pytest.raises(SystemExit, match=rf"passages at here has {stored} documents of {digest}, expected 12 of 0123: changed while"):
+            load("0123", 12, read_digest=lambda: next(digests), create=lambda: None, stored_count=lambda: stored)  # noqa: B023
 
 
-def test_a_loader_locks_what_it_may_write_and_says_where_there_is_no_export(tmp_path, monkeypatch):
-    def lock(file, operation):
+def test_a_loader_locks_what_it_may_write_and_says_where_there_is_no_export(
+    load: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lock(file: Any, operation: int) -> None:
         """As NFS does: an exclusive lock of a file that is not opened for writing is refused."""
         if operation == fcntl.LOCK_EX and not file.writable():
             raise OSError(errno.EBADF, "Bad file descriptor")
 
     monkeypatch.setattr("fcntl.flock", lock)
-    content = json.dumps({"name": "passages", "digest": "0123", "documents": 0, "files": {}})
-    (tmp_path / "schema.json").write_text(content)
-    collection = SimpleNamespace(read_digest=lambda: "0123", finish=lambda: None, stored_count=lambda: 0, points_per_batch=5)
-    assert load_documents(collection, "here", folder=tmp_path) == 0 and (tmp_path / "schema.json").read_text() == content
+    assert load("0123", 0, read_digest=lambda: "0123", stored_count=lambda: 0) == 0
+    assert json.loads((tmp_path / "schema.json").read_text())["digest"] == "0123", "it is not changed"
     with pytest.raises(SystemExit, match=r"schema.json: .*; export again"):
-        load_documents(collection, "here", folder=tmp_path / "absent")
+        load_documents(SimpleNamespace(), "here", folder=tmp_path / "absent")

@@ -196,26 +196,23 @@ def test_an_engine_that_does_not_answer_is_one_line(export: Callable[[str], Path
     assert line.endswith("; if an engine answers there, the same command goes on where it stopped")
 
 
-@pytest.mark.parametrize(
-    ("name", "change", "words"),
-    [
+def test_a_changed_export_is_not_loaded(export: Callable[[str], Path], tmp_path: Path) -> None:
+    pytest.importorskip("qdrant_client", reason="the extra of qdrant")
+    for number, (name, change, words) in enumerate((
         ("documents-00000.jsonl", lambda text: text[: text.rindex("\n", 0, -1) + 1], "damaged or changed: its checksum"),
         ("documents-00000.jsonl", lambda text: text.replace("d7", "d9", 1), "damaged or changed: its checksum"),
         ("documents-00000.jsonl", None, "No such file or directory; export again"),
         ("schema.json", lambda text: text[:-9], "schema.json: Unterminated string"),
-    ],
-)
-def test_a_changed_export_is_not_loaded(export: Callable[[str], Path], tmp_path: Path, name: str, change: Any, words: str) -> None:
-    pytest.importorskip("qdrant_client", reason="the extra of qdrant")
-    shutil.copytree(export("qdrant"), tmp_path / "export")
-    file = tmp_path / "export" / name
-    if change is None:
-        file.unlink()
-    else:
-        file.write_text(change(file.read_text(encoding="utf-8")), encoding="utf-8")
-    with pytest.raises(SystemExit, match=words):
-        load_documents(open_collection("qdrant", tmp_path / "export", tmp_path / "qdrant"), "here", folder=tmp_path / "export")
-    assert not list((tmp_path / "qdrant").glob("collection/*"))
+    )):  # fmt: skip
+        folder = tmp_path / f"export{number}"
+        shutil.copytree(export("qdrant"), folder)
+        content = (folder / name).read_text(encoding="utf-8")
+        (folder / name).unlink()
+        if change is not None:
+            (folder / name).write_text(change(content), encoding="utf-8")
+        with pytest.raises(SystemExit, match=words):
+            load_documents(open_collection("qdrant", folder, tmp_path / f"qdrant{number}"), "here", folder=folder)
+        assert not list((tmp_path / f"qdrant{number}").glob("collection/*"))
 
 
 @engines
@@ -249,10 +246,8 @@ def test_qdrant_fuses_ranks_as_moeir_does(export: Callable[[str], Path], served:
     collection = open_collection("qdrant", folder, tmp_path / "qdrant")
     load_documents(collection, "qdrant", folder=folder)
     encoded = package.open_checkpoint(served.checkpoint, "cpu").encode(list(served.queries.values()), "query")
-    runs = {expert: dict(zip(served.queries, served.runs[expert], strict=True)) for expert in EXPERTS}
-    run = package.fuse(
-        run={name: {query: dict(hits) for query, hits in one.items()} for name, one in runs.items()}, method="rrf:constant=59"
-    )
+    runs = {expert: {query: dict(hits) for query, hits in zip(served.queries, served.runs[expert], strict=True)} for expert in EXPERTS}
+    run = package.fuse(run=runs, method="rrf:constant=59")
     for row, query in enumerate(served.queries):
         searches = [
             models.Prefetch(query=collection.to_query(expert, encoded[expert].export_row(row)), using=expert, limit=DEPTH)
@@ -266,7 +261,7 @@ def test_qdrant_fuses_ranks_as_moeir_does(export: Callable[[str], Path], served:
 
 
 @needs("lancedb")
-def test_the_readmes_program_writes_a_run_of_each_expert_and_a_fused_one(
+def test_the_readmes_program_writes_a_run_of_each_expert_and_a_fused_one_and_texts_and_titles_are_searched(
     export: Callable[[str], Path], served: Served, tmp_path: Path
 ) -> None:
     folder = tmp_path / "export"
@@ -274,7 +269,8 @@ def test_the_readmes_program_writes_a_run_of_each_expert_and_a_fused_one(
     words = (folder / "README.md").read_text().split("in Python:\n\n")[1].split("\nQueries are in float32")[0]
     location = re.search(r'LancedbTable\("(.*)"\)', words)
     assert location is not None
-    load_documents(open_collection("lancedb", folder, folder / location[1]), "here", folder=folder)
+    table = open_collection("lancedb", folder, folder / location[1])
+    load_documents(table, "here", folder=folder)
     program = textwrap.dedent(words).replace("what do owls hunt", served.queries["q1"])
     ended = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=300, check=False)
     assert ended.returncode == 0, ended.stderr
@@ -282,25 +278,17 @@ def test_the_readmes_program_writes_a_run_of_each_expert_and_a_fused_one(
         hits = package.read_run(folder / f"{expert}.trec").hits("q1")[:10]
         assert [document for document, _ in hits] == [document for document, _ in served.runs[expert][1][:10]]
     assert len(package.read_run(folder / "fused.trec").hits("q1")) == 300
+    records = list(map(json.loads, served.corpus.read_text().splitlines()))
+    contents = {record["_id"]: f"{record['title']} {record['text']}" for record in records}
+    for field in ("title", "text"):
+        record, word = next((record, word) for record in records for word in record[field].split() if len(word) > 5)
+        [hits] = table.search_text([word], 300)
+        assert record["_id"] in dict(hits) and all(word[:4] in contents[name] for name, _ in hits)  # words are stemmed
 
 
 def test_the_readme_of_a_single_expert_fuses_nothing() -> None:
     program = variants.bind_variant("export_targets", "lancedb")(ExportSchema({"global": "dense"}, {"global": 4}, [])).readme()
     assert "for expert in ['global']" in program and "fuse" not in program.split("## Search")[1]
-
-
-@needs("lancedb")
-def test_lancedb_searches_texts_and_titles(export: Callable[[str], Path], served: Served, tmp_path: Path) -> None:
-    folder = export("lancedb")
-    table = open_collection("lancedb", folder, tmp_path / "lancedb")
-    load_documents(table, "lancedb", folder=folder)
-    records = list(map(json.loads, served.corpus.read_text().splitlines()))
-    for field in ("title", "text"):
-        record, word = next((record, word) for record in records for word in record[field].split() if len(word) > 5)
-        [hits] = table.search_text([word], 300)
-        assert record["_id"] in dict(hits)
-        contents = {record["_id"]: f"{record['title']} {record['text']}" for record in records}
-        assert all(word[:4] in contents[name] for name, _ in hits)  # words are stemmed
 
 
 @engines

@@ -15,29 +15,25 @@ from tests.oracles import linear_weights as oracle
 MEASURE = measures.parse_measure("nDCG@10")
 
 
-def random_examples(seed=0, queries=5, experts=3):
-    generator = np.random.default_rng(seed)
-    sizes = generator.integers(1, 7, queries)
+def random_examples():
+    """Of five queries and three experts."""
+    generator = np.random.default_rng(0)
+    sizes = generator.integers(1, 7, 5)
     targets = np.concatenate([part / part.sum() for part in (generator.random(size) for size in sizes)])
-    return FusionExamples(generator.normal(size=(experts, len(targets))), np.ones(experts), np.cumsum(sizes) - sizes, targets)
+    return FusionExamples(generator.normal(size=(3, len(targets))), np.ones(3), np.cumsum(sizes) - sizes, targets)
 
 
-def test_the_gradient_is_what_finite_differences_say():
+def test_the_loss_is_that_of_loops_and_its_gradient_what_finite_differences_say():
     examples, weights = random_examples(), np.random.default_rng(1).normal(size=3)
-    gradient = linear_weights.listwise_loss(weights, examples)[1]
+    expected, (loss, gradient) = [], linear_weights.listwise_loss(weights, examples)
     for index in range(3):
         step = np.eye(3)[index] * 1e-6
         above, below = (linear_weights.listwise_loss(weights + sign * step, examples)[0] for sign in (1, -1))
         assert gradient[index] == pytest.approx((above - below) / 2e-6, abs=1e-7)
-
-
-def test_the_loss_is_that_of_loops():
-    examples, weights = random_examples(3), np.random.default_rng(4).normal(size=3)
-    expected = []
     for start, size in zip(examples.starts, examples.sizes, strict=True):
         scores = [sum(weights[one] * examples.scores[one, row] for one in range(3)) for row in range(start, start + size)]
         expected.append(oracle.loss(scores, examples.targets[start : start + size].tolist()))
-    assert linear_weights.listwise_loss(weights, examples)[0] == pytest.approx(np.mean(expected))
+    assert loss == pytest.approx(np.mean(expected))
 
 
 def test_targets_are_grades_over_their_sum_and_what_is_not_found_does_not_teach():
@@ -80,18 +76,13 @@ def test_scales_quieten_an_expert_that_is_too_loud() -> None:
     assert mean_of_sum(other_runs, other_qrels, scales) > mean_of_sum(other_runs, other_qrels, [1, 1]) + 0.02
 
 
-def test_the_overall_factor_is_free_and_each_list_has_its_own() -> None:
+def test_each_list_has_its_own_factor_and_an_expert_that_only_harms_a_hundredth_of_the_others() -> None:
     runs, qrels = loud_and_weak(range(60))
     first, second = fit(runs, qrels)
     louder = fit(loud_and_weak(range(60), loudness=4 * 1.7)[0], qrels)
     assert louder == pytest.approx([2 * first, second / 2], rel=1e-2)
-
-
-def test_an_expert_that_only_harms_has_a_hundredth_of_the_others_scale() -> None:
-    runs, qrels = loud_and_weak(range(60))
-    upside_down = [{query: {document: -score for document, score in runs[0].hits(query)} for query in runs[0].queries}]
-    scales = fit([runs[0], Run.from_hits(upside_down[0])], qrels)
-    assert scales == [10.0, 0.1]  # both lists spread as far; their geometric mean is 1
+    upside_down = {query: {document: -score for document, score in runs[0].hits(query)} for query in runs[0].queries}
+    assert fit([runs[0], Run.from_hits(upside_down)], qrels) == [10.0, 0.1]  # both lists spread as far; their geometric mean is 1
 
 
 def test_folds_hold_out_every_query_with_a_relevant_document_once() -> None:

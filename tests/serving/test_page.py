@@ -47,10 +47,21 @@ def address(index: Path, toy: Path, tmp_path_factory: pytest.TempPathFactory) ->
         yield f"http://127.0.0.1:{port}/"
 
 
-@pytest.fixture
-def chromium(tmp_path: Path) -> Iterator[browser.Browser]:
-    with browser.Browser(tmp_path / "profile") as page:
+@pytest.fixture(scope="module")
+def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Browser]:
+    with browser.Browser(tmp_path_factory.mktemp("profile")) as page:
         yield page
+
+
+@pytest.fixture
+def chromium(window: browser.Browser) -> browser.Browser:
+    """The browser as it was before other tests."""
+    window.send("Page.navigate", url="about:blank")
+    window.resize(1400, 900)
+    window.set_color_scheme("light")
+    window.requests.clear()
+    window.problems.clear()
+    return window
 
 
 def wait_for(page: browser.Browser, expression: str) -> Any:
@@ -119,7 +130,7 @@ def test_texts_and_queries_stay_texts(address: str, chromium: browser.Browser) -
 
 
 @needs_chromium
-def test_a_phone_and_the_dark_are_served(address: str, chromium: browser.Browser, tmp_path: Path) -> None:
+def test_a_phone_and_the_dark_are_served(address: str, chromium: browser.Browser) -> None:
     chromium.resize(390, 844)
     search(chromium, address, "owl")
     assert chromium.evaluate("document.documentElement.scrollWidth") <= 390

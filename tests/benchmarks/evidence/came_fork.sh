@@ -14,9 +14,9 @@ sizes=(FIRST_STEPS STEPS BATCH NEGATIVES LENGTH QUERY_LENGTH SHARED_LAYERS LIBRA
 . "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
 FIRST_STEPS=${FIRST_STEPS:-$(sized 60 200 2)} STEPS=${STEPS:-$(sized "${fork_steps:-200}" "${fork_h200_steps:-600}" 2)} BATCH=${BATCH:-$(sized 8 32 2)} NEGATIVES=${NEGATIVES:-$(sized 7 7 2)}
 LENGTH=${LENGTH:-$(sized 96 256 24)} QUERY_LENGTH=${QUERY_LENGTH:-32} SHARED_LAYERS=${SHARED_LAYERS:-$(sized 3 6 1)}
-LIBRARY=${LIBRARY:-$(sized torch torch email)}
+LIBRARY=${LIBRARY:-$(sized torch torch multiprocessing)}
 TESTED=${TESTED:-$(sized 4500 4500 6)} DEV=${DEV:-$(sized 800 800 6)} FIRST=${FIRST:-$(sized 480 1600 6)} SECOND=${SECOND:-$(sized "${fork_second:-1600}" "${fork_h200_second:-4800}" 6)}
-SEEDS=${SEEDS:-$(sized "${fork_seeds:-2 3 4}" "2 3 4 5 6" 2)} EVERY=${EVERY:-$(sized 100 100 1)}
+SEEDS=${SEEDS:-$(sized "${fork_seeds:-2 3 4}" "2 3 4 5 6" 2)} EVERY=${EVERY:-$(sized 100 100 2)}
 TEMPERATURE=${TEMPERATURE:-0.2} TEMPERATURES=${TEMPERATURES-${fork_temperatures-$(sized "0.1 0.5 1" "0.1 0.5 1" 1)}} BAND=${BAND:-first=0,last=20} GATE=${GATE:-$(sized 1.0 1.0 1.1)}
 corpora=([dev]=data/dev-corpus.jsonl) queries=([dev]=data/dev-queries.jsonl)
 qrels=([test]=data/test.tsv [description]=data/test-description.tsv [name]=data/test-name.tsv [dev]=data/dev.tsv)

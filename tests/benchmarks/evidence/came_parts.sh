@@ -13,7 +13,7 @@ sizes=(STEPS BATCH NEGATIVES SHARED_LAYERS LENGTH QUERY_LENGTH OTHERS TITLES DEV
 . "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
 STEPS=${STEPS:-$(sized 385 4000 2)} BATCH=${BATCH:-$(sized 8 32 2)} NEGATIVES=${NEGATIVES:-$(sized 3 7 2)} SHARED_LAYERS=${SHARED_LAYERS:-$(sized 4 10 1)}
 LENGTH=${LENGTH:-$(sized 96 256 24)} QUERY_LENGTH=${QUERY_LENGTH:-32} OTHERS=${OTHERS:-$(sized 3000 all 3)} SEEDS=${SEEDS:-$(sized "1 2" "1 2 3 4 5" 1)}
-TITLES=${TITLES:-$(sized 12 12 1)} DEV_TITLES=${DEV_TITLES:-$(sized 4 4 1)} EVERY=${EVERY:-$(sized 77 400 1)}
+TITLES=${TITLES:-$(sized 12 12 1)} DEV_TITLES=${DEV_TITLES:-$(sized 4 4 1)} EVERY=${EVERY:-$(sized 77 400 2)}
 corpora=([test]=data/corpus.jsonl [dev]=data/corpus.jsonl [second]=data/corpus.jsonl)
 queries=([test]=data/test-queries.jsonl [dev]=data/dev-queries.jsonl [second]=data/second-queries.jsonl)
 qrels=([test]=data/test.tsv [dev]=data/dev.tsv)

@@ -10,7 +10,7 @@ sizes=(STEPS PAIRS START_STEPS LENGTH TRAIN TESTED WATCHED POOL RERANKED START_B
 . "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
 STEPS=${STEPS:-$(sized 640 4000 2)} PAIRS=${PAIRS:-$(sized 16 256 16)} START_STEPS=${START_STEPS:-$(sized 300 2000 1)} LENGTH=${LENGTH:-$(sized 128 256 24)}
 TRAIN=${TRAIN:-$(sized 3000 90000 12)} TESTED=${TESTED:-$(sized 700 10570 3)} POOL=${POOL:-$(sized 5200 20958 12)} SEEDS=${SEEDS:-$(sized "1 2 3" "1 2 3 4" 1)}
-WATCHED=${WATCHED:-$(sized 60 300 2)} RERANKED=${RERANKED:-$(sized 20 100 4)} EVERY=${EVERY:-$(sized 128 1000 1)} START_BAND=${START_BAND:-$(sized first=50,last=150 first=50,last=150 first=2,last=9)}
+WATCHED=${WATCHED:-$(sized 60 300 2)} RERANKED=${RERANKED:-$(sized 20 100 4)} EVERY=${EVERY:-$(sized 128 1000 2)} START_BAND=${START_BAND:-$(sized first=50,last=150 first=50,last=150 first=2,last=9)}
 sets=(squad medquad)
 for set in "${sets[@]}"; do
   corpora[$set]=data/$set/pool.jsonl queries[$set]=data/$set/test-queries.jsonl qrels[$set]=data/$set/test.tsv

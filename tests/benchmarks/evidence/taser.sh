@@ -10,8 +10,8 @@ set -euo pipefail
 sizes=(STEPS BATCH LENGTH QUERY_LENGTH TRAIN TESTED WATCHED POOL EXPERTS_EVERY DEPTH)
 . "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
 STEPS=${STEPS:-$(sized 2000 8000 2)} BATCH=${BATCH:-$(sized 16 128 2)} LENGTH=${LENGTH:-$(sized 96 256 24)} QUERY_LENGTH=${QUERY_LENGTH:-$(sized 24 32 12)}
-TRAIN=${TRAIN:-$(sized 40000 87599 12)} TESTED=${TESTED:-$(sized 10570 10570 6)} POOL=${POOL:-$(sized 6000 20958 12)} EVERY=${EVERY:-$(sized 250 2000 1)}
-WATCHED=${WATCHED:-$(sized 300 1000 2)} EXPERTS_EVERY=${EXPERTS_EVERY:-$(sized 3 3 2)} SEEDS=${SEEDS:-$(sized "1 2" "1 2 3 4" 1)}
+TRAIN=${TRAIN:-$(sized 40000 87599 12)} TESTED=${TESTED:-$(sized 10570 10570 6)} POOL=${POOL:-$(sized 6000 20958 12)} EVERY=${EVERY:-$(sized 250 2000 2)}
+WATCHED=${WATCHED:-$(sized 300 1000 2)} EXPERTS_EVERY=${EXPERTS_EVERY:-$(sized 3 3 1)} SEEDS=${SEEDS:-$(sized "1 2" "1 2 3 4" 1)}
 zero_shot=(nfcorpus scifact cacm cranfield)
 corpora=([squad]=data/squad/pool.jsonl) queries=([squad]=data/squad/dev-queries.jsonl) qrels=([squad]=data/squad/dev.tsv)
 for set in "${zero_shot[@]}"; do

@@ -56,8 +56,8 @@ class LatencyRecorder:
         return _read_compile_seconds() - self._compiled_before
 
     def speed(self) -> dict[str, Any]:
-        """Queries per second and batches of each step; if its queries were measured one by one, percentiles of their latency in ms. And
-        what that does not count."""
+        """Queries per second and batches of each step; if its queries were measured one by one, percentiles of their latency in ms. Beside
+        them the queries of the warm-up and the seconds of compiling, which are not counted."""
         steps = {name: _summarize_batches(batches) for name, batches in self.steps.items()}
         return {"warm_up_queries": self.warm_up_queries, "compile_seconds": round(self.compile_seconds, 3), **steps}
 

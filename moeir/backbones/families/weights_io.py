@@ -356,5 +356,10 @@ def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
         save_file(dict(tensors), path, metadata={"format": "pt"})
     except SafetensorError as problem:
         raise MoeirError(f"{path}: cannot be written: {problem}") from None
-    os.umask(mask := os.umask(0o077))
-    path.chmod(0o666 & ~mask)  # safetensors creates a file that only its owner can read
+    path.chmod(0o666 & ~_umask())  # safetensors creates a file that only its owner can read
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

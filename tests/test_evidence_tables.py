@@ -19,7 +19,14 @@ from tests.examples.shell import run_program
 FOLDER = Path(__file__).parent / "benchmarks" / "evidence"
 DECLARED = sorted(path.stem for path in (FOLDER / "declarations").glob("*.yaml"))
 sys.path.insert(0, str(FOLDER))  # the programs import each other, as where they run
-record, tables = (importlib.import_module(name) for name in ("record", "tables"))
+
+
+def load_program(name: str) -> Any:
+    """A program of the experiments, as a module."""
+    return importlib.import_module(name)
+
+
+record, tables = load_program("record"), load_program("tables")
 
 
 def write_row(records: Path, row: str, scores: dict[str, dict[str, list[float]]]) -> None:

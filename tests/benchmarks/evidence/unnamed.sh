@@ -3,7 +3,7 @@
 #
 # Declared: declarations/unnamed.yaml
 # Rows:     prepare, the collection and BM25's negatives; start-SHARE-SEED; standardised-SHARE-SEED and competitive-SHARE-SEED for SHARE 0 50
-# Sizes:    cores: 60 + 80 steps of 8 queries x (1 + 7) passages of 96 tokens, seeds 1 to 6: 24 arms and 12 starts, about 3 hours of one core
+# Sizes:    cores: 60 + 80 steps of 8 queries x (1 + 7) passages of 96 tokens, seeds 1 to 6: 24 arms and 12 starts, 5 to 8 hours of one core with AMX
 #           h200:  60 + 80 steps of 8 x (1 + 7), 256 tokens: an hour, estimated
 # DATA_FOLDER holds medquad/.
 set -euo pipefail

@@ -111,26 +111,26 @@ class Setting:
 def option(help: str, default: Any = dataclasses.MISSING, *, package: str = "", **details: Any) -> Any:
     """A setting with a flag; `details` are fields of `Setting`, such as `minimum`, `choices` or `aliases`, other established flags."""
     help = f"{help.removesuffix('.')}; see: moeir variants {package}." if package else help
-    return _field(default, Setting(role="option", help=help, package=package, **details))
+    return _make_field(default, Setting(role="option", help=help, package=package, **details))
 
 
 def input_field(kind: str, help: str, default: Any = dataclasses.MISSING, **details: Any) -> Any:
     """An input: a text file, or an artifact of `kind`; `details` are fields of `Setting`."""
     details = {"only_with": details.get("needs"), "unless": details.get("excludes", ())} | details
-    return _field(default, Setting(role="source", help=help, kind=kind, **details))
+    return _make_field(default, Setting(role="source", help=help, kind=kind, **details))
 
 
 def output_field(kind: str, help: str, default: Any = dataclasses.MISSING) -> Any:
     """The output of the stage; there is only one."""
-    return _field(default, Setting(role="product", help=help, kind=kind))
+    return _make_field(default, Setting(role="product", help=help, kind=kind))
 
 
 def argument(help: str, default: Any = dataclasses.MISSING, *, words: tuple[str, ...] = ()) -> Any:
     """A positional setting, without a flag; `words` never stand for further values of a flag before it."""
-    return _field(default, Setting(role="argument", help=help, words=words))
+    return _make_field(default, Setting(role="argument", help=help, words=words))
 
 
-def _field(default: Any, setting: Setting) -> Any:
+def _make_field(default: Any, setting: Setting) -> Any:
     return dataclasses.field(default=default, metadata={"setting": setting})
 
 

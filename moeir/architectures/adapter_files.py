@@ -120,8 +120,8 @@ def hold_in_half(architecture: nn.Module, dtype: torch.dtype, *, embeddings: boo
                 setattr(owner, name, part)
 
 
-def select_trained(architecture: nn.Module) -> dict[str, Tensor]:
-    """The state of an architecture without frozen weights and adapters: heads and routers."""
+def select_head_weights(architecture: nn.Module) -> dict[str, Tensor]:
+    """The weights of an architecture's heads and routers, by name: its state without frozen weights and adapters."""
     adapted = [name for name, module in architecture.named_modules() if isinstance(module, Adapted)]
     left_out = list_frozen(architecture) | {f"{name}.{part}" for name in adapted for part in ("down", "up")}
     return {name: value for name, value in architecture.state_dict().items() if name not in left_out}

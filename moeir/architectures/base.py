@@ -203,8 +203,8 @@ class Architecture(nn.Module):
         """The representations of B texts, in their order: every expert's, or those of some experts, without the work of the others."""
         ordered = tokens.sort_by_length()
         wanted = [expert for expert in self.representation_kinds if experts is None or expert in experts]
-        unread = self.token_experts if tokens.side == "query" else ()
-        states = self.encode_states_of([expert for expert in wanted if expert not in unread], ordered)
+        without_encoder = self.token_experts if tokens.side == "query" else ()
+        states = self.encode_states_of([expert for expert in wanted if expert not in without_encoder], ordered)
         representations = {}
         for expert in wanted:
             representation, scale = self.apply_head(expert, states.get(expert), ordered), self.scales.get(expert, 1.0)

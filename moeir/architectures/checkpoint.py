@@ -21,7 +21,7 @@ from moeir.architectures import adapter_files
 from moeir.architectures.base import Architecture, EncoderOutput, concatenate_outputs
 from moeir.architectures.cross_encoder import PairTokenizer
 from moeir.architectures.input_config import InputConfig
-from moeir.architectures.sentence_transformers_files import write_dense_files, write_json, write_weights
+from moeir.architectures.sentence_transformers_files import write_dense_files, write_json
 from moeir.artifacts.atomic_write import link_file
 from moeir.artifacts.identity import read_unchanged
 from moeir.artifacts.unfinished import describe_unfinished
@@ -267,7 +267,8 @@ class RetrievalModel:
         is_dense = variants.parse_spec(self.spec).name == "dense" and self.architecture.document_encoder is None
         if self.trunk is not None:
             adapter_files.write_adapters(folder, self.architecture, self.trunk, at_root=is_dense)
-            write_weights(folder, adapter_files.select_trained(self.architecture))
+            trained = adapter_files.select_head_weights(self.architecture)
+            weights_io.write_tensors({name: value.detach().cpu().contiguous() for name, value in trained.items()}, folder / TRAINED_FILE)
         else:
             names = {"file_names": encoder.file_names, "has_head": encoder.vocabulary_head is not None}
             weights_io.write_model(folder, self.config, weights, hf_compatible=compatible, **names)
@@ -406,7 +407,7 @@ def _load_adapters(
     encoder = weights_io.read_encoder(trunk_folder, vocabulary_head=True, config=config, device=read_on)
     with torch.device(read_on):
         architecture = build_architecture(spec, encoder, tokenizer.special_tokens)
-    expected = adapter_files.select_trained(architecture)
+    expected = adapter_files.select_head_weights(architecture)
     weights = (weights_io.read_header if is_meta else weights_io.read_tensors)(folder / TRAINED_FILE)
     if differing := sorted(expected.keys() ^ weights.keys()):
         raise ArtifactError(f"{folder}: its weights are not those of {spec} (first: {differing[0]}); start it from its base weights")

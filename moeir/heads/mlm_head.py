@@ -95,7 +95,7 @@ def _centre_logits(head: nn.Module, embeddings: Tensor, states: Tensor, ids: Ten
     means = logits.mean(0)
     logits -= means
     sample = logits.flatten()[:: max(1, logits.numel() // 10_000_000)]
-    threshold = float(sample.kthvalue(max(1, int((1.0 - max(positive, 2.0 / len(embeddings))) * len(sample)))).values)
+    threshold = float(sample.kthvalue(int((1.0 - max(positive, 2.0 / len(embeddings))) * len(sample))).values)
     logits -= threshold
     top1_share = (logits.argmax(1) == ids[rows]).float().mean()
     return logits, means + threshold, FitReport(len(ids), float(top1_share), float((logits > 0).float().mean()))

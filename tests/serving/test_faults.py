@@ -329,6 +329,7 @@ def test_an_agent_finds_documents_and_reads_them(bm25_index: Path, toy: Path) ->
         process.stdin.close()
         assert process.wait(60) == 0
     assert [one["id"] for one in answers] == [0, 1, 2, 3, 4]
-    assert {tool["name"] for tool in answers[1]["result"]["tools"]} == {"search", "get_document"}
+    tools = {tool["name"]: tool["inputSchema"]["properties"] for tool in answers[1]["result"]["tools"]}
+    assert tools.keys() == {"search", "get_document"} and tools["search"]["k"]["default"] == 10
     texts = [one["result"]["content"][0]["text"] for one in answers[2:]]
     assert json.loads(texts[0])[0]["document"] == "owl" and "night" in texts[1] and texts[2].startswith("error: --k 0: expected at least 1")

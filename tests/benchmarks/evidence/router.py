@@ -9,7 +9,8 @@ largest prediction less a price per expert, at which predictions for TRAIN, cros
 ridge is the best of five.
 
 Prints TSV: experts per query, p50 milliseconds (the sum over a query's experts), nDCG@10 on TEST with its 95 % interval, its difference
-from all experts, and the lower end of that, one-sided, 95 %. `oracle` takes the best choice of each query; `reachable` is what
+from all experts, and the lower end of that, one-sided, 95 %; for a router also its difference from the best set of experts that is the same
+for each query and within the budget, and p of a paired t-test against it. `oracle` takes the best choice of each query; `reachable` is what
 cross-fitted predictions gain on TRAIN without a price: what a router of this kind can hope for.
 """
 
@@ -24,6 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.stats import ttest_1samp
 
 from moeir import variants
 from moeir.architectures.checkpoint import RetrievalModel, open_checkpoint
@@ -152,11 +154,15 @@ def main() -> None:
         return "\t".join([what, f"{sizes[chosen].mean():.2f}", f"{np.median(times[chosen]):.2f}", *(f"{cell:.4f}" for cell in cells)])
 
     every = np.ones(test_values.shape[1], dtype=np.int64)
-    print("what\texperts\tp50 ms\tnDCG@10\tlow\thigh\tdifference\tat least")
+    print("what\texperts\tp50 ms\tnDCG@10\tlow\thigh\tdifference\tat least\tfixed\tabove fixed\tp")
     for number, names in enumerate(choices):
         print(line("+".join(names), number * every))
     for budget in options.budgets:
-        print(line(f"router at {budget:g}", choose(predicted, sizes, find_price(fitted[strength], sizes, budget))))
+        chosen = choose(predicted, sizes, find_price(fitted[strength], sizes, budget))
+        fixed = int(np.where(sizes <= budget, test_values.mean(1), -np.inf).argmax())
+        gain = test_values[chosen, np.arange(test_values.shape[1])] - test_values[fixed]
+        p = ttest_1samp(gain, 0.0).pvalue
+        print(line(f"router at {budget:g}", chosen), "+".join(choices[fixed]), f"{gain.mean():.4f}", f"{p:.1e}", sep="\t")
     print(line("oracle", test_values.argmax(0)))
     print(f"reachable\t\t\t{gains[strength]:.4f}\t\t\t{gains[strength] - values[everything].mean():.4f}\t")
 

@@ -159,10 +159,10 @@ def main() -> None:
         print(line("+".join(names), number * every))
     for budget in options.budgets:
         chosen = choose(predicted, sizes, find_price(fitted[strength], sizes, budget))
-        fixed = int(np.where(sizes <= budget, test_values.mean(1), -np.inf).argmax())
-        gain = test_values[chosen, np.arange(test_values.shape[1])] - test_values[fixed]
+        best_fixed = int(np.where(sizes <= budget, test_values.mean(1), -np.inf).argmax())
+        gain = test_values[chosen, np.arange(test_values.shape[1])] - test_values[best_fixed]
         p = ttest_1samp(gain, 0.0).pvalue
-        print(line(f"router at {budget:g}", chosen), "+".join(choices[fixed]), f"{gain.mean():.4f}", f"{p:.1e}", sep="\t")
+        print(line(f"router at {budget:g}", chosen), "+".join(choices[best_fixed]), f"{gain.mean():.4f}", f"{p:.1e}", sep="\t")
     print(line("oracle", test_values.argmax(0)))
     print(f"reachable\t\t\t{gains[strength]:.4f}\t\t\t{gains[strength] - values[everything].mean():.4f}\t")
 

@@ -43,6 +43,8 @@ def test_the_fork(experiment: Experiment, tmp_path: Path) -> None:
     assert len(scores["test"]["fused"]) == row["sets"]["test"]["questions"] > 0
     parts = {part: set(qrels.read_qrels(tmp_path / "work/data" / f"{part}.tsv")) for part in ("first", "second", "dev", "test")}
     assert sum(map(len, parts.values())) == len(set().union(*parts.values())), "no question in two parts"
+    tested = {document for grades in qrels.read_qrels(tmp_path / "work/data/test.tsv").values() for document in grades}
+    assert not any(f'"{document}"' in (tmp_path / "work/data/second.jsonl").read_text() for document in tested), "negatives"
     assert row["curves"].keys() == {"dev.fused.nDCG@10", "entropy.shares", "loss"}
     starts = [rows[name]["trainings"][""]["sources"] for name in ("standardised-2", "competitive-2")]
     assert starts[0] == starts[1]

@@ -55,23 +55,23 @@ def test_a_cut_vocabulary_reads_the_same_texts_with_the_same_vectors(tiny_model:
 
 
 def test_summed_losses_and_raw_scores(experiment: Experiment, tmp_path: Path) -> None:
-    experiment.run("confound.sh")
-    rows = experiment.rows("confound-toy")
-    assert rows.keys() == {"bm25", "start", "gate", "summed-2", "averaged-2", "competitive-2"}
-    objectives = {name: rows[f"{name}-2"]["trainings"][""]["settings"]["objective"] for name in ("summed", "averaged", "competitive")}
-    assert "standardised=1,normalise_standardised=false," in objectives["summed"] and "flops_document=5e-3" in objectives["summed"]
+    experiment.run("confound.sh", LIBRARY=Path(multiprocessing.__file__).parent)
+    rows = experiment.rows("confound-toy-custom")
+    assert rows.keys() == {"bm25", "start-wide-1", "summed-wide-1", "averaged-wide-1", "competitive-wide-1"}
+    objectives = {name: rows[f"{name}-wide-1"]["trainings"][""]["settings"]["objective"] for name in ("summed", "averaged", "competitive")}
+    assert "standardised=1,normalise_standardised=false," in objectives["summed"] and "flops_document=3e-2" in objectives["summed"]
     assert objectives["averaged"] == objectives["summed"].replace("false", "true")
-    assert {"fused", "sumrr", "normsum", "calibrated"} <= rows["summed-2"]["scores"]["description"].keys()
-    pool = set(texts.read_texts_by_id(tmp_path / "work/data/training-corpus.jsonl"))
-    tested = qrels.read_qrels(tmp_path / "work/data/test.tsv")
-    assert pool and not pool & {document for grades in tested.values() for document in grades}
-    mined = (tmp_path / "work/data/second.jsonl").read_text()
-    assert not any(f'"{document}"' in mined for grades in tested.values() for document in grades)
+    assert {"fused", "sumrr", "normsum", "calibrated"} <= rows["summed-wide-1"]["scores"]["plain"].keys()
+    tested, fitted = (texts.read_texts_by_id(tmp_path / f"work/data/{part}-queries.jsonl") for part in ("test", "dev"))
+    assert fitted and not {text.text for text in tested.values()} & {text.text for text in fitted.values()}
 
 
 def test_more_steps_and_unnamed_positives(experiment: Experiment) -> None:
-    experiment.run("slower.sh", "prepare", "gate")
-    assert experiment.rows("slower-toy").keys() == {"bm25", "start", "gate"}
+    experiment.run("slower.sh", LIBRARY=Path(multiprocessing.__file__).parent)
+    rows = experiment.rows("slower-toy-custom")
+    assert rows.keys() == {f"{arm}-0-1" for arm in ("start", "standardised", "competitive", "standardised4", "competitive4", "permuted4")}
+    steps = {name: row["trainings"][""]["settings"]["steps"] for name, row in rows.items()}
+    assert steps["competitive-0-1"] == 2 and steps["standardised4-0-1"] == steps["permuted4-0-1"] == 8
     unnamed = experiment._replace(folder=experiment.folder / "unnamed")
     unnamed.run("unnamed.sh")
     assert unnamed.rows("unnamed-toy").keys() == {"bm25", "start-50-1", "standardised-50-1", "competitive-50-1"}

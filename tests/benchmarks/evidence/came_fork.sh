@@ -8,16 +8,15 @@
 #           h200:  200 + 600 steps of 32 x (1 + 7), 256 tokens, seeds 2 to 6, all queries of the modules that train, with weights that have
 #                  not been trained to retrieve (MODEL_FOLDER of BERT base): about 3 hours, estimated
 # The collection is made of the docstrings of the installed torch (LIBRARY; constraints.txt names the version); DATA_FOLDER is not read: any folder will do.
-# confound.sh and slower.sh source this file, and say by fork_… what differs.
 set -euo pipefail
 sizes=(FIRST_STEPS STEPS BATCH NEGATIVES LENGTH QUERY_LENGTH SHARED_LAYERS LIBRARY TESTED DEV FIRST SECOND TEMPERATURE BAND DEPTH)
 . "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
-FIRST_STEPS=${FIRST_STEPS:-$(sized 60 200 2)} STEPS=${STEPS:-$(sized "${fork_steps:-200}" "${fork_h200_steps:-600}" 2)} BATCH=${BATCH:-$(sized 8 32 2)} NEGATIVES=${NEGATIVES:-$(sized 7 7 2)}
+FIRST_STEPS=${FIRST_STEPS:-$(sized 60 200 2)} STEPS=${STEPS:-$(sized 200 600 2)} BATCH=${BATCH:-$(sized 8 32 2)} NEGATIVES=${NEGATIVES:-$(sized 7 7 2)}
 LENGTH=${LENGTH:-$(sized 96 256 24)} QUERY_LENGTH=${QUERY_LENGTH:-32} SHARED_LAYERS=${SHARED_LAYERS:-$(sized 3 6 1)}
 LIBRARY=${LIBRARY:-$(sized torch torch multiprocessing)}
-TESTED=${TESTED:-$(sized 4500 4500 6)} DEV=${DEV:-$(sized 800 800 6)} FIRST=${FIRST:-$(sized 480 1600 6)} SECOND=${SECOND:-$(sized "${fork_second:-1600}" "${fork_h200_second:-4800}" 6)}
-SEEDS=${SEEDS:-$(sized "${fork_seeds:-2 3 4}" "2 3 4 5 6" 2)} EVERY=${EVERY:-$(sized 100 100 2)}
-TEMPERATURE=${TEMPERATURE:-0.2} TEMPERATURES=${TEMPERATURES-${fork_temperatures-$(sized "0.1 0.5 1" "0.1 0.5 1" 1)}} BAND=${BAND:-first=0,last=20} GATE=${GATE:-$(sized 1.0 1.0 1.1)}
+TESTED=${TESTED:-$(sized 4500 4500 6)} DEV=${DEV:-$(sized 800 800 6)} FIRST=${FIRST:-$(sized 480 1600 6)} SECOND=${SECOND:-$(sized 1600 4800 6)}
+SEEDS=${SEEDS:-$(sized "2 3 4" "2 3 4 5 6" 2)} EVERY=${EVERY:-$(sized 100 100 2)}
+TEMPERATURE=${TEMPERATURE:-0.2} TEMPERATURES=${TEMPERATURES-$(sized "0.1 0.5 1" "0.1 0.5 1" 1)} BAND=${BAND:-first=0,last=20} GATE=${GATE:-$(sized 1.0 1.0 1.1)}
 corpora=([dev]=data/dev-corpus.jsonl) queries=([dev]=data/dev-queries.jsonl)
 qrels=([test]=data/test.tsv [description]=data/test-description.tsv [name]=data/test-name.tsv [dev]=data/dev.tsv)
 for set in test description name; do corpora[$set]=data/corpus.jsonl queries[$set]=data/test-queries.jsonl; done
@@ -26,11 +25,11 @@ learned() { # NAME MODEL PART STEPS SEED SHARES [FLAGS]: objectives differ in SH
   local output=ckpt/$1 start=$2 part=$3 steps=$4 seed=$5 shares=$6
   shift 6
   $MOEIR finetune --model "$start" --train "data/$part.jsonl" --corpus "${corpora[test]}" --queries "data/$part-queries.jsonl" --steps "$steps" \
-    --objective "competitive:$shares,normalise_standardised=$normalise,flops_query=$flops,flops_document=$flops" --batch-size "$BATCH" \
+    --objective "competitive:$shares,normalise_standardised=true,flops_query=5e-4,flops_document=5e-4" --batch-size "$BATCH" \
     --negatives "$NEGATIVES" --learning-rate 5e-5 --group-rate heads.local=5e-4 --group-rate towers.lexical=1e-4 --seed "$seed" --output "$output" "$@"
 }
 watched+=(--evaluate-every "$EVERY")
-pool=data/${fork_pool:-corpus}.jsonl arms=${fork_arms:-standardised competitive permuted} normalise=true flops=${fork_flops:-5e-4}
+arms="standardised competitive permuted" pool=data/training-corpus.jsonl
 
 docstrings() { # data/: what modules.py writes; 300 of the queries of dev are watched
   local folder
@@ -49,11 +48,6 @@ kinds() { # ROW: its runs on all test queries stand for those on the queries of 
 
 tried() { # CHECKPOINT ROW: searched and recorded
   searched "$1" "$2" test dev
-  for method in ${fork_fusions:-}; do
-    $MOEIR fuse --run "runs/$2/test/lexical.trec" --run "runs/$2/test/local.trec" --run "runs/$2/test/global.trec" --method "$method" \
-      --depth "$DEPTH" --output "fused/$2/test/$method.trec"
-  done
-  [ -z "${fork_fusions:-}" ] || calibrated "$2" lexical local global
   kinds "$2"
   record "$2" "$1" test description name dev
 }
@@ -69,8 +63,8 @@ prepare() {
   docstrings
   bm25 test description name dev
   say "the start: $FIRST_STEPS standardised steps on BM25's negatives"
-  $MOEIR index --corpus "$pool" --keep-empty --engine bm25 --output "idx/bm25/data-$(basename "$pool")"
-  $MOEIR search --index "idx/bm25/data-$(basename "$pool")" --queries data/first-queries.jsonl --depth 50 --output runs/bm25/first.trec
+  $MOEIR index --corpus "$pool" --keep-empty --engine bm25 --output idx/bm25/pool
+  $MOEIR search --index idx/bm25/pool --queries data/first-queries.jsonl --depth 50 --output runs/bm25/first.trec
   negatives first first=0,last=50 runs/bm25/first.trec
   learned start "$model" first "$FIRST_STEPS" 1 standardised=1 --query-length "$QUERY_LENGTH" --document-length "$LENGTH" \
     --arch "came:shared_layers=$SHARED_LAYERS,pooling=mean,normalise=true,global_scale=20,local_scale=0.5" "${watched[@]}"
@@ -103,10 +97,9 @@ P
 }
 
 row() { # STANDARDISED|COMPETITIVE|PERMUTED|TEMPERATURE-T SEED
-  local shares normalise=true
+  local shares
   case $1 in
-  standardised | averaged) shares=standardised=1 ;;
-  summed) shares=standardised=1 normalise=false ;;
+  standardised) shares=standardised=1 ;;
   competitive) shares=standardised=0,temperature=$TEMPERATURE ;;
   permuted) shares=standardised=0,temperature=$TEMPERATURE,permuted=true ;;
   temperature-*) shares=standardised=0,temperature=${1#temperature-} ;;

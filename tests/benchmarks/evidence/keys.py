@@ -1,14 +1,15 @@
 """Docstrings with a share of queries that only exact words answer: each passage begins with a pair of rare words, its key.
 
-    python keys.py DOCSTRINGS_FOLDER MODEL_FOLDER OUTPUT_FOLDER [--tested 1000] [--test 600] [--first 320] [--second 800] [--shares 0 60]
+    python keys.py DOCSTRINGS_FOLDER MODEL_FOLDER OUTPUT_FOLDER [--tested 1000] [--test 600] [--dev 300] [--first 320] [--second 800] [--shares 0 60]
                    [--layers 3] [--seed 1]
 
 DOCSTRINGS_FOLDER was written by examples/docstrings.py. A query is one of its own (`plain`), or the key of a passage (`key`): two of 600
 words of the model's vocabulary that stand nowhere else in the collection, so that a vector of a few numbers does not tell a passage
 from all others, and an expert so bounded can learn nothing from such a query. TESTED passages, of whole modules, test; others train.
-Writes corpus.jsonl (those that train), test-corpus.jsonl, test-queries.jsonl (TEST of each kind) with {test,plain,key}.tsv, for each SHARE
-(per cent of keys) {first,second}-SHARE-queries.jsonl with the examples {first,second}-SHARE.jsonl, whose negatives are ten passages of the
-module and ten of others, and model/, the first LAYERS layers of MODEL_FOLDER with the rows of its vocabulary that the collection reads.
+Writes corpus.jsonl (those that train), test-corpus.jsonl, test-queries.jsonl (TEST of each kind) with {test,plain,key}.tsv,
+dev-queries.jsonl (DEV other plain ones) with dev.tsv, for each SHARE (per cent of keys) {first,second}-SHARE-queries.jsonl with the
+examples {first,second}-SHARE.jsonl, whose negatives are ten passages of the module and ten of others, and model/, the first LAYERS layers
+of MODEL_FOLDER with the rows of its vocabulary that the collection reads.
 """
 
 import argparse
@@ -100,7 +101,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("docstrings", "model", "output"):
         parser.add_argument(name, type=Path)
-    for name, default in (("tested", 1000), ("test", 600), ("first", 320), ("second", 800), ("layers", 3), ("seed", 1)):
+    for name, default in (("tested", 1000), ("test", 600), ("dev", 300), ("first", 320), ("second", 800), ("layers", 3), ("seed", 1)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--shares", type=int, nargs="+", default=[0, 60])
     options = parser.parse_args()
@@ -141,6 +142,9 @@ def main() -> None:
                 far = [name for name in rng.sample(parts["train"], min(OTHER_NEGATIVES + 1, len(trained))) if name != positive]
                 rows.append({"query_id": query, "positive_ids": [positive], "negative_ids": list(dict.fromkeys([*near, *far]))})
             (folder / f"{part}-{share}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    rest = [one for one in queries if one[1] in tested and one not in kinds["plain"]]
+    of_dev = draw_queries(options.dev, 0, [], rest, keys, rng)
+    write_queries(folder, "dev", {f"dev-{number}": query for number, query in enumerate(of_dev)})
     cut_layers(options.model, folder / "model", options.layers)
     cut_vocabulary(folder / "model", (*(passage.text for passage in passages.values()), *(query for query, _ in queries)))
 

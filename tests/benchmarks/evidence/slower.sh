@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# CAME: is competition slower, or worse? Four times the steps of came_fork.sh, evaluated every 100.
+# CAME: is competition slower, or worse? The same training, and one of four times the steps.
 #
 # Declared: declarations/slower.yaml
-# Rows:     prepare and gate as in came_fork.sh; standardised-SEED, competitive-SEED, permuted-SEED for seeds 2 3 4
-# Sizes:    cores: 800 steps, 9 arms of 1 to 2.5 hours of one core; h200: 2,400 steps, 3 hours, estimated
+# Rows:     prepare; start-0-SEED, and from it standardised-0-SEED and competitive-0-SEED; standardised4-0-SEED, competitive4-0-SEED and
+#           permuted4-0-SEED with four times the steps
+# Sizes:    as in unsuitable.sh, with 2,000 queries: 30 arms and 6 starts, about two hours of one core with AMX; h200: 5 hours, estimated
 set -euo pipefail
-fork_temperatures="" fork_pool=training-corpus fork_steps=800 fork_h200_steps=2400 fork_second=6400 fork_h200_second=76800
-. "$(dirname "${BASH_SOURCE[0]}")/came_fork.sh"
+fork_needed="start-0 standardised-0 competitive-0 standardised4-0 competitive4-0" fork_others=permuted4-0 fork_second=2000
+. "$(dirname "${BASH_SOURCE[0]}")/unsuitable.sh"

@@ -7,29 +7,35 @@
 # Sizes:    cores: MiniLM's first 3 layers, 40 + 60 steps of 8 queries x (1 + 3) passages of 32 tokens, seeds 1 to 6; about a minute of one core a training
 #           h200:  MiniLM whole, 200 + 600 steps of 32 x (1 + 7), 128 tokens, seeds 1 to 6, shares 0, 30 and 60: about 5 hours, estimated
 # The collection is made of the docstrings of the installed Python (LIBRARY, a folder of sources); DATA_FOLDER is not read: any folder will do.
+# confound.sh and slower.sh source this file, and say by fork_… what differs.
 set -euo pipefail
-sizes=(FIRST_STEPS STEPS BATCH NEGATIVES LENGTH QUERY_LENGTH LAYERS SHARED_LAYERS TESTED TEST FIRST SECOND BOUNDED TEMPERATURE SHARES LIBRARY DEPTH)
+sizes=(FIRST_STEPS STEPS BATCH NEGATIVES LENGTH QUERY_LENGTH LAYERS SHARED_LAYERS TESTED TEST DEV FIRST SECOND BOUNDED TEMPERATURE SHARES LIBRARY DEPTH)
 . "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
 FIRST_STEPS=${FIRST_STEPS:-$(sized 40 200 2)} STEPS=${STEPS:-$(sized 60 600 2)} BATCH=${BATCH:-$(sized 8 32 2)} NEGATIVES=${NEGATIVES:-$(sized 3 7 2)}
 LENGTH=${LENGTH:-$(sized 32 128 24)} QUERY_LENGTH=${QUERY_LENGTH:-$(sized 16 32 12)} LAYERS=${LAYERS:-$(sized 3 6 2)}
-SHARED_LAYERS=${SHARED_LAYERS:-$(sized 2 5 1)} TESTED=${TESTED:-$(sized 1000 1000 4)} TEST=${TEST:-$(sized 600 1000 3)}
-FIRST=${FIRST:-$(sized 320 1600 6)} SECOND=${SECOND:-$(sized 800 4800 6)} BOUNDED=${BOUNDED:-lexical_queries=tokens,dimension=$(sized 64 64 8),local_dim=8}
+SHARED_LAYERS=${SHARED_LAYERS:-$(sized 2 5 1)} TESTED=${TESTED:-$(sized 1000 1000 4)} TEST=${TEST:-$(sized 600 1000 3)} DEV=${DEV:-$(sized 300 300 3)}
+FIRST=${FIRST:-$(sized 320 1600 6)} SECOND=${SECOND:-$(sized "${fork_second:-800}" 4800 6)} BOUNDED=${BOUNDED:-lexical_queries=tokens,dimension=$(sized 64 64 8),local_dim=8}
 TEMPERATURE=${TEMPERATURE:-0.2} SHARES=${SHARES:-$(sized "0 60" "0 30 60" 60)} SEEDS=${SEEDS:-$(sized "1 2 3 4 5 6" "1 2 3 4 5 6" 1)} LIBRARY=${LIBRARY:-}
 for set in test plain key; do corpora[$set]=data/test-corpus.jsonl queries[$set]=data/test-queries.jsonl qrels[$set]=data/$set.tsv; done
-arms="standardised competitive loss permuted learnability"
+corpora[dev]=data/test-corpus.jsonl queries[dev]=data/dev-queries.jsonl qrels[dev]=data/dev.tsv
+arms="summed averaged standardised competitive loss permuted learnability" flops=${fork_flops:-5e-4}
 
 learned() { # NAME MODEL PART STEPS SEED SHARES [FLAGS]: objectives differ in SHARES alone
   local output=ckpt/$1 start=$2 part=$3 steps=$4 seed=$5 shares=$6
   shift 6
   $MOEIR finetune --model "$start" --train "data/$part.jsonl" --corpus data/corpus.jsonl --queries "data/$part-queries.jsonl" --steps "$steps" \
-    --objective "competitive:$shares,normalise_standardised=true,flops_query=5e-4,flops_document=5e-4" --batch-size "$BATCH" \
+    --objective "competitive:$shares,flops_query=$flops,flops_document=$flops" --batch-size "$BATCH" \
     --negatives "$NEGATIVES" --learning-rate 1e-4 --group-rate heads.local=1e-3 --seed "$seed" --output "$output" "$@"
 }
 
-tried() { # ROW: searched and recorded
-  searched "ckpt/$1" "$1" test
-  $MOEIR fuse --run "runs/$1/test/lexical.trec" --run "runs/$1/test/local.trec" --run "runs/$1/test/global.trec" --method sumrr --depth "$DEPTH" \
-    --output "fused/$1/test/sumrr.trec"
+tried() { # ROW: searched and recorded; with fork_fusions in these ways, too, and with weights fitted on the queries of dev
+  # shellcheck disable=SC2086
+  searched "ckpt/$1" "$1" test ${fork_fusions:+dev}
+  for method in sumrr ${fork_fusions:-}; do
+    $MOEIR fuse --run "runs/$1/test/lexical.trec" --run "runs/$1/test/local.trec" --run "runs/$1/test/global.trec" --method "$method" \
+      --depth "$DEPTH" --output "fused/$1/test/$method.trec"
+  done
+  [ -z "${fork_fusions:-}" ] || calibrated "$1" lexical local global
   for kind in plain key; do ln -sfn test "runs/$1/$kind" && ln -sfn test "fused/$1/$kind"; done
   record "$1" "ckpt/$1" test plain key
 }
@@ -37,20 +43,23 @@ tried() { # ROW: searched and recorded
 prepare() {
   [ -s data/docstrings/test.qrels ] || $PYTHON "$here/../../../examples/docstrings.py" data/docstrings ${LIBRARY:+"$LIBRARY"}
   # shellcheck disable=SC2086
-  [ -s data/model/vocab.txt ] || $PYTHON "$here/keys.py" data/docstrings "$model" data --tested "$TESTED" --test "$TEST" --first "$FIRST" \
+  [ -s data/model/vocab.txt ] || $PYTHON "$here/keys.py" data/docstrings "$model" data --tested "$TESTED" --test "$TEST" --dev "$DEV" --first "$FIRST" \
     --second "$SECOND" --shares 0 $SHARES --layers "$LAYERS"
+  [ -z "${fork_fusions:-}" ] || bm25 test plain
 }
 
-run_row() { # ARM-SHARE-SEED
-  local arm share seed shares bounded=,$BOUNDED part
+run_row() { # ARM-SHARE-SEED; ARM4 trains for four times the steps
+  local arm share seed shares bounded=,$BOUNDED part steps=$STEPS
   IFS=- read -r arm share seed <<<"$1"
   if [ "$share" = wide ]; then bounded='' part=0; else part=$share; fi
+  if [ "${arm%4}" != "$arm" ]; then arm=${arm%4} steps=$((4 * STEPS)); fi
   case $arm in
-  start | standardised) shares=standardised=1 ;;
-  competitive) shares=standardised=0,temperature=$TEMPERATURE ;;
-  loss) shares=standardised=0,shares=loss,temperature=1 ;;
-  permuted) shares=standardised=0,temperature=$TEMPERATURE,permuted=true ;;
-  learnability) shares=standardised=0,shares=learnability,temperature=0.1 ;;
+  start | standardised | averaged) shares=standardised=1,normalise_standardised=true ;;
+  summed) shares=standardised=1,normalise_standardised=false ;;
+  competitive) shares=standardised=0,temperature=$TEMPERATURE,normalise_standardised=true ;;
+  loss) shares=standardised=0,shares=loss,temperature=1,normalise_standardised=true ;;
+  permuted) shares=standardised=0,temperature=$TEMPERATURE,permuted=true,normalise_standardised=true ;;
+  learnability) shares=standardised=0,shares=learnability,temperature=0.1,normalise_standardised=true ;;
   esac
   say "training $1"
   if [ "$arm" = start ]; then
@@ -59,20 +68,18 @@ run_row() { # ARM-SHARE-SEED
     KEEP=yes tried "$1"
   else
     same_weights "start-$share-$seed" "ckpt/start-$share-$seed"
-    learned "$1" "ckpt/start-$share-$seed" "second-$part" "$STEPS" "$seed" "$shares"
+    learned "$1" "ckpt/start-$share-$seed" "second-$part" "$steps" "$seed" "$shares"
     tried "$1"
   fi
 }
 
 if [ $# = 0 ]; then
   set -- prepare
-  for seed in $SEEDS; do # what the primary contrast needs, then the others
-    for share in $SHARES; do set -- "$@" "start-$share-$seed" "standardised-$share-$seed" "competitive-$share-$seed"; done
+  needed='' others='start-wide standardised-wide competitive-wide'
+  for share in $SHARES; do # what the primary contrast needs, then the others
+    needed+=" start-$share standardised-$share competitive-$share" others="loss-$share permuted-$share learnability-$share $others"
   done
-  for seed in $SEEDS; do
-    for share in $SHARES; do set -- "$@" "loss-$share-$seed" "permuted-$share-$seed" "learnability-$share-$seed"; done
-    set -- "$@" "start-wide-$seed" "standardised-wide-$seed" "competitive-wide-$seed"
-  done
+  for seed in $SEEDS; do for one in ${fork_needed:-$needed}; do set -- "$@" "$one-$seed"; done; done
+  for seed in $SEEDS; do for one in ${fork_others-$others}; do set -- "$@" "$one-$seed"; done; done
 fi
-run_rows "prepare, or start, standardised, competitive, loss, permuted or learnability with -SHARE-SEED" \
-  "prepare|(start|${arms// /|})-([0-9]+|wide)-[0-9]+" "$@"
+run_rows "prepare, or start, ${arms// /, } with -SHARE-SEED" "prepare|(start|(${arms// /|})4?)-([0-9]+|wide)-[0-9]+" "$@"

@@ -1,7 +1,7 @@
 """Docstrings with a share of queries that only exact words answer: each passage begins with a pair of rare words, its key.
 
-    python keys.py DOCSTRINGS_FOLDER MODEL_FOLDER OUTPUT_FOLDER [--tested 1000] [--test 600] [--dev 300] [--first 320] [--second 800] [--shares 0 60]
-                   [--layers 3] [--seed 1]
+    python keys.py DOCSTRINGS_FOLDER MODEL_FOLDER OUTPUT_FOLDER [--tested 1000] [--test 600] [--dev 300] [--first 320] [--second 800]
+                   [--shares 0 60] [--layers 3] [--seed 1]
 
 DOCSTRINGS_FOLDER was written by examples/docstrings.py. A query is one of its own (`plain`), or the key of a passage (`key`): two of 600
 words of the model's vocabulary that stand nowhere else in the collection, so that a vector of a few numbers does not tell a passage

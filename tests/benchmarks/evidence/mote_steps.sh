@@ -1,15 +1,21 @@
 # Data, pre-training and fine-tuning of the scripts of CoT-MoTE; sourced by them, not run.
 # shellcheck shell=bash
-sizes=(LEARN_STEPS LEARN_BATCH LEARN_RATE DECODER_RATE GATE_STEPS GAIN STEPS BATCH NEGATIVES BAND RATE LENGTH QUERY_LENGTH TRAIN DEV PASSAGES DEPTH)
+sizes=(LAYERS LEARN_STEPS LEARN_BATCH LEARN_RATE DECODER_RATE GATE_STEPS GAIN STEPS BATCH NEGATIVES BAND RATE LENGTH QUERY_LENGTH TRAIN DEV PASSAGES DEPTH)
 . "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
-LEARN_STEPS=${LEARN_STEPS:-$(sized 1800 10000 2)} LEARN_BATCH=${LEARN_BATCH:-$(sized 16 256 2)} LEARN_RATE=${LEARN_RATE:-5e-5}
-DECODER_RATE=${DECODER_RATE:-1e-3} GATE_STEPS=${GATE_STEPS:-$(sized 300 300 2)} GAIN=${GAIN:-$(sized 0.02 0.02 -1)}
-STEPS=${STEPS:-$(sized 600 1800 2)} BATCH=${BATCH:-$(sized 8 64 2)} NEGATIVES=${NEGATIVES:-$(sized 3 15 2)} RATE=${RATE:-3e-5}
-BAND=${BAND:-$(sized first=0,last=10 first=0,last=30 first=0,last=10)} LENGTH=${LENGTH:-$(sized 128 128 24)} QUERY_LENGTH=${QUERY_LENGTH:-32}
+# shellcheck disable=SC2086
+LAYERS=${LAYERS:-$(sized ${layers:-all all all})} # of MODEL_FOLDER
+LEARN_STEPS=${LEARN_STEPS:-$(sized "${cores_learn_steps:-1800}" 10000 2)} LEARN_BATCH=${LEARN_BATCH:-$(sized 16 256 2)} LEARN_RATE=${LEARN_RATE:-5e-5}
+DECODER_RATE=${DECODER_RATE:-$(sized "${cores_decoder_rate:-1e-3}" 1e-3 1e-3)} GATE_STEPS=${GATE_STEPS:-$(sized 300 300 2)} GAIN=${GAIN:-$(sized 0.02 0.02 -1)}
+STEPS=${STEPS:-$(sized "${cores_steps:-600}" 1800 2)} BATCH=${BATCH:-$(sized 8 64 2)} NEGATIVES=${NEGATIVES:-$(sized 3 15 2)} RATE=${RATE:-3e-5}
+BAND=${BAND:-$(sized first=0,last=10 first=0,last=30 first=0,last=10)} LENGTH=${LENGTH:-$(sized "${cores_length:-128}" 128 24)} QUERY_LENGTH=${QUERY_LENGTH:-32}
 TRAIN=${TRAIN:-$(sized 4000 100000 16)} DEV=${DEV:-$(sized 3000 10570 6)} PASSAGES=${PASSAGES:-$(sized 3000 20958 20)}
 SETS="squad medquad"
 for set in $SETS; do corpora[$set]=data/$set-pool.jsonl queries[$set]=data/$set-dev-queries.jsonl qrels[$set]=data/$set-dev.tsv; done
 ln -sf "$here/sum_and_parts.py" . # own code is read from the working directory
+if [ "$LAYERS" != all ]; then
+  [ -s model/config.json ] || $PYTHON "$here/cut_layers.py" "$model" model "$LAYERS"
+  model=$PWD/model
+fi
 
 collection() { # SET: training and development questions, their passages, BM25's negatives
   local set=$1

@@ -5,9 +5,10 @@
 # Rows:     prepare, the data and BM25; pre-KIND-P, a pre-training with the seed P; KIND-PS, a fine-tuning from it with the seed PS, for PS 12 13 22 23.
 #           KIND: mote; shuffled, the decoders have the vectors of other texts (shuffled_vectors.py); mlm, no decoders; decoders, no MLM; raw, no
 #           pre-training. A pre-training that a row needs is made first
-# Sizes:    cores: as mote.sh; minutes on two threads: a pre-training 61, of mlm less; a fine-tuning with its search 30: 17 hours in all, estimated
+# Sizes:    cores: as mote.sh, but MiniLM's first 3 layers, texts of 64 tokens, and 600 + 300 steps; about 3 hours of one core with AMX, estimated
 #           h200:  as mote.sh; about 14 hours, estimated
 set -euo pipefail
+layers="3 all 1" cores_learn_steps=600 cores_decoder_rate=3e-3 cores_steps=300 cores_length=64
 . "$(dirname "${BASH_SOURCE[0]}")/mote_steps.sh"
 SEEDS=${SEEDS:-$(sized "12 13 22 23" "12 13 22 23" 12)} KINDS="mote shuffled mlm decoders raw"
 ln -sf "$here/shuffled_vectors.py" .

@@ -6,7 +6,7 @@ A repository has the files and manifests of one product as they are on disk, and
 import json
 import re
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from statistics import fmean
@@ -36,18 +36,21 @@ from moeir.evaluation.result_tables import ALL_QUERIES, Comparison, MeasureValue
 
 GIT_FILE = ".gitattributes"  # of every repository; the Hub writes it
 CARD_HEADING = "## This repository"
+MAX_MANIFEST_BYTES = 2**28
 
 
 class Snapshot(NamedTuple):
-    """One commit of a repository, and the names of its files."""
+    """One commit of a repository, and its files: their bytes by name, 0 if the Hub names no size."""
 
     repository: str
     commit: str
-    files: frozenset[str]
+    files: Mapping[str, int]
 
-    def download(self, names: Collection[str], folder: Path) -> None:
-        """Download files into a folder, under their names, but for those of this commit that it has."""
-        for name in progress(list(names), "downloading files"):
+    def download(self, limits: Mapping[str, int], folder: Path) -> None:
+        """Download files of at most so many bytes into a folder, under their names, but for those of this commit that it has."""
+        for name, limit in progress(list(limits.items()), "downloading files"):
+            if (size := self.files.get(name, 0)) > limit:
+                raise ArtifactError(f"{self.repository}: {name} has {size:,} bytes, expected at most {limit:,}; push it again")
             with describe_hub_errors(self.repository):
                 hf_hub_download(self.repository, name, revision=self.commit, local_dir=folder)
 
@@ -58,9 +61,12 @@ class Snapshot(NamedTuple):
         expected = "expected a repository that moeir push made"
         if not folders:
             raise ArtifactError(f"{self.repository}: has no {MANIFEST}; {expected}")
+        if folders != ["."] and set(folders) != {shards.Shard(number, len(folders)).folder_name for number in range(len(folders))}:
+            problem = f"has {len(folders)} shards, such as {folders[0]}, expected one whole set"
+            raise ArtifactError(f"{self.repository}: {problem}; push the folder of all shards again")
         loaded: dict[str, dict[str, Any]] = {}
         with TemporaryDirectory(prefix="moeir-") as temporary, suppress(ArtifactError):
-            self.download([(Path(name) / MANIFEST).as_posix() for name in folders], Path(temporary))
+            self.download({(Path(name) / MANIFEST).as_posix(): MAX_MANIFEST_BYTES for name in folders}, Path(temporary))
             safe = (name for name in folders if manifests.list_files(Path(temporary, name, MANIFEST)) is not None)  # all inside its folder
             loaded |= {name: manifests.read_manifest(Path(temporary, name)) for name in safe}
         if loaded.keys() != set(folders):
@@ -73,8 +79,8 @@ class Snapshot(NamedTuple):
 def find_snapshot(repository: str, revision: str | None = None) -> Snapshot:
     """The commit of a branch, tag or commit name, by default of the main branch."""
     with describe_hub_errors(repository):
-        info = HfApi().repo_info(repository, revision=revision)
-    return Snapshot(repository, str(info.sha), frozenset(file.rfilename for file in info.siblings or ()))
+        info = HfApi().repo_info(repository, revision=revision, files_metadata=True)
+    return Snapshot(repository, str(info.sha), {file.rfilename: file.size or 0 for file in info.siblings or ()})
 
 
 def upload_files(repository: str, files: Mapping[str, Path | bytes], *, private: bool) -> str:
@@ -85,14 +91,14 @@ def upload_files(repository: str, files: Mapping[str, Path | bytes], *, private:
     with describe_hub_errors(repository):
         HfApi().create_repo(repository, private=private or None, exist_ok=True)
     before = find_snapshot(repository)
-    if before.files - {GIT_FILE, CARD}:
+    if before.files.keys() - {GIT_FILE, CARD}:
         try:
             before.read_manifests()
         except ArtifactError:
             problem = "has files, and moeir push did not make them"
             raise UsageError(f"--repo {repository}: {problem}; name another repository, or delete them there") from None
     added = [CommitOperationAdd(name, content) for name, content in sorted(files.items())]
-    deleted = [CommitOperationDelete(name) for name in sorted(before.files - files.keys() - {GIT_FILE})]
+    deleted = [CommitOperationDelete(name) for name in sorted(before.files.keys() - files.keys() - {GIT_FILE})]
     with describe_hub_errors(repository):
         commit = HfApi().create_commit(repository, [*added, *deleted], commit_message="moeir push", parent_commit=before.commit)
     return str(commit.commit_url)

@@ -66,7 +66,7 @@ class Pull(Stage):
         atomic_write.check_overwrite(path, record, force=force)
         with atomic_write.atomic_output(path, manifest["kind"], record, force=force, folder=True) as (partial_path, counts):
             downloads = atomic_write.resume_path(partial_path) / "hub"
-            snapshot.download([(folder / name).as_posix() for name in files], downloads)
+            snapshot.download({(folder / name).as_posix(): entry["bytes"] for name, entry in files.items()}, downloads)
             if damaged := manifests.first_mismatch({downloads / folder / name: entry for name, entry in files.items()}):
                 damaged.unlink()
                 problem = f"{damaged.relative_to(downloads)} is not the file of its manifest: damaged on the way, or on the Hub"

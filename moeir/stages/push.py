@@ -3,9 +3,9 @@
 import hashlib
 import logging
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import TYPE_CHECKING, Any
 
 from moeir import data_sources, settings
@@ -13,21 +13,25 @@ from moeir.artifacts import manifests, shards
 from moeir.console import format_count
 from moeir.errors import UsageError
 from moeir.settings import input_field, option
+from moeir.stages import STAGES, stage_class
 from moeir.stages.base import ANYTHING, FOLDER_KINDS, STREAM, Stage
 from moeir.stages.run_arguments import DEFAULT_MEASURES, name_source, run_paths, short_run_names
 
 if TYPE_CHECKING:
     from moeir.evaluation.result_tables import MeasureValues
 
-FOLDERS = re.compile(r"(?<![\w./~-])(?:(?:~[\w.-]*|\.\.)/|/(?=[^\s/]+/))(?:[^\s/,;'\"]+/)*")  # of a path that is absolute or has .. or ~
+PLACEHOLDERS = {"path": "CHECKPOINT"}  # of what no flag of a path holds
+LOCAL_PATH = re.compile(
+    r"""(?<![^\s"'`=,:;({|])(?:file:/|~[\w.-]*/|[A-Za-z]:[\\/]+(?=\w)|(?:[\w.-]+/)*\.\./|/(?=[\w.]))[^\s"'`,;)}|]*"""
+)  # of no relative name: absolute, of a home, or with ..
 log = logging.getLogger(__name__)
 Manifest = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Push(Stage):
-    """Upload a checkpoint, encodings, an index or runs to the Hugging Face Hub in one commit, with a card that fills itself. Of paths of
-    this machine the last part is published."""
+    """Upload a checkpoint, encodings, an index or runs to the Hugging Face Hub in one commit, with a card that fills itself. Paths of this
+    machine are replaced."""
 
     input: Path = input_field(ANYTHING, "Checkpoint, encodings, index, or runs: the file or the folder of a search.")
     repo: str = option("Repository on the Hub, USER/NAME; it is made if it does not exist.")
@@ -42,7 +46,7 @@ class Push(Stage):
     )
     qrels: Path | None = input_field("qrels", "Judgements of the runs.", None)
     measure: tuple[str, ...] = option("Measure for the card; repeat the flag.", DEFAULT_MEASURES, aliases=("--metric", "-m"))
-    dataset_name: str | None = option("The data set of --qrels, on the card [default: the name of --qrels].", None)
+    dataset_name: str | None = option("The data set of --qrels, on the card [default: its hf: or irds: name, if it has one].", None)
 
     def check(self) -> None:
         if len(set(short_run_names(self.run))) < len(self.run):
@@ -63,7 +67,7 @@ class Push(Stage):
             if manifest["kind"] == "checkpoint":
                 check_trunk(path)
         systems = {} if self.qrels is None else self._measure_runs(self.qrels, next(iter(products.values())))
-        dataset = self.dataset_name or (self.qrels.name if self.qrels and not data_sources.is_remote(self.qrels) else str(self.qrels))
+        dataset = self.dataset_name or (str(self.qrels) if data_sources.is_remote(str(self.qrels)) else "unnamed judgements")
         card = hub.build_card(products, self.repo, systems, dataset, self.license).encode()
         files: dict[str, Path | bytes] = {hub.CARD: card}
         for path, manifest in products.items():
@@ -102,28 +106,40 @@ def check_trunk(checkpoint: Path) -> None:
 
 def list_files(path: Path, manifest: Manifest, card: bytes) -> dict[str, Path | bytes]:
     """The files of a product or a shard and its manifest by their names on the Hub, without paths of this machine."""
-    names = {source.removeprefix("hub:") for values in manifest["sources"].values() for source in values}
-    suffix = path.suffix if path.suffix in data_sources.COMPRESSIONS else ""
+    placeholders, suffix = find_placeholders(manifest), path.suffix if path.suffix in data_sources.COMPRESSIONS else ""
     files: dict[str, Path | bytes] = {name: path / name for name in manifest["files"]} if path.is_dir() else {f"run.trec{suffix}": path}
     changed = {"README.md": card} if "README.md" in files else {}
     if "settings.yaml" in files:
         text = (path / "settings.yaml").read_text(encoding="utf-8")
-        changed["settings.yaml"] = settings.change_yaml(text, lambda values: hide_paths(values, names)).encode()
+        changed["settings.yaml"] = settings.change_yaml(text, lambda values: hide_paths(values, placeholders)).encode()
     entries = dict(zip(files, manifest["files"].values(), strict=True))
     entries |= {name: {"bytes": len(text), "sha256": hashlib.sha256(text).hexdigest()} for name, text in changed.items()}
     published = {name: value for name, value in manifest.items() if name != "hub"} | {"files": entries}
-    published |= {name: hide_paths(manifest[name], names) for name in ("settings", "counts")}
+    published |= {name: hide_paths(manifest[name], placeholders) for name in ("settings", "counts")}
     return files | changed | {manifests.MANIFEST: manifests.serialize_manifest(published).encode()}
 
 
-def hide_paths(value: Any, names: Collection[str] = ()) -> Any:
-    """Settings or counts with the last part of each path that is absolute, or begins with ~ or ..; `names`, as on the Hub, stay.
+def find_placeholders(manifest: Manifest) -> dict[str, str]:
+    """What stands for a path in the settings and counts of a manifest, by key; names on the Hub and of data sets stand for themselves."""
+    known = settings.list_settings(stage_class(manifest["stage"])) if manifest["stage"] in STAGES else ()
+    flags = [setting.flag.removeprefix("--") for setting in known if "Path" in setting.annotation]
+    sources = [source for values in manifest["sources"].values() for source in values]
+    names = {source.removeprefix("hub:") for source in sources if source.startswith("hub:") or data_sources.is_remote(source)}
+    return {flag: flag.upper() for flag in flags} | PLACEHOLDERS | {name: name for name in names}
 
-    >>> hide_paths({"checkpoint": {"path": "../came"}, "arch": "dense:file=/home/anna/w.npy,depth=3", "model": "org/bert"})
-    {'checkpoint': {'path': 'came'}, 'arch': 'dense:file=w.npy,depth=3', 'model': 'org/bert'}
+
+def hide_paths(value: Any, placeholders: Mapping[str, str], key: str = "") -> Any:
+    """Settings or counts with a placeholder for each path, and the last part of each that stands inside another value.
+
+    >>> hide_paths({"checkpoint": {"path": "../came"}, "depth": 10}, PLACEHOLDERS)
+    {'checkpoint': {'path': 'CHECKPOINT'}, 'depth': 10}
+    >>> hide_paths({"arch": "dense:file=/home/anna/w.npy,depth=3"}, PLACEHOLDERS)
+    {'arch': 'dense:file=w.npy,depth=3'}
     """
     if isinstance(value, Mapping):
-        return {name: hide_paths(item, names) for name, item in value.items()}
+        return {name: hide_paths(item, placeholders, name) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [hide_paths(item, names) for item in value]
-    return FOLDERS.sub("", value) if isinstance(value, str) and value not in names else value
+        return [hide_paths(item, placeholders, key) for item in value]
+    if isinstance(value, str) and key not in placeholders:
+        return LOCAL_PATH.sub(lambda path: PureWindowsPath(path[0]).name.strip(".~") or "PATH", value)
+    return placeholders.get(value, placeholders[key]) if isinstance(value, str) else value

@@ -246,15 +246,29 @@ def test_the_functions_return_the_address_and_the_product(hub, folder):
     assert searcher.search(["who hunts mice"], 1)[0]
 
 
-def test_shards_of_another_set_are_not_pulled_beside_those_that_are_there(hub, folder, run, moeir, monkeypatch):
+def test_what_is_larger_than_it_may_be_is_not_downloaded(hub, folder, run, moeir, monkeypatch):
+    run("push --input came --repo anna/came")
+    hub.files("anna/came")["vocab.txt"] += b"x" * 1000
+    check_failure(moeir("pull", "--repo", "anna/came", "--output", "other"), 4, "vocab.txt has ")
+    monkeypatch.setattr(hub_module, "MAX_MANIFEST_BYTES", 100)
+    check_failure(moeir("pull", "--repo", "anna/came", "--output", "other"), 4, "has a manifest.json that is damaged")
+    assert not [request for request in hub.requests if "vocab.txt" in request] and not (folder / "other").exists()
+
+
+def test_a_part_of_a_set_of_shards_or_two_sets_are_not_pulled(hub, folder, run, moeir, monkeypatch):
     monkeypatch.setattr("moeir.stages.encode.CHUNK", 4)
     for number in range(2):
         run(f"encode --model came --corpus toy/corpus.jsonl --shard {number}/2 --output shards")
     run("push --input shards --repo anna/shards")
-    whole, repository = dict(hub.files("anna/shards")), hub.repositories["anna/shards"]
-    repository.commits.append({name: content for name, content in whole.items() if not name.startswith("1-of-2/")})
-    run("pull --repo anna/shards --output part")
-    check_failure(moeir("index", "--encodings", "part", "--output", "idx-of-part"), 4, "shard 1/2 is missing or unfinished")
+    whole, pull = dict(hub.files("anna/shards")), ("pull", "--repo", "anna/shards", "--output", "pulled")
+    repository = hub.repositories["anna/shards"]
+    first = {name: content for name, content in whole.items() if not name.startswith("1-of-2/")}
+    odd = {name.replace("1-of-2", "5-of-2"): content for name, content in whole.items()}
+    mixed = whole | {name.replace("0-of-2", "0-of-1"): content for name, content in whole.items()}
+    for files in (first, odd, mixed):
+        repository.commits.append(files)
+        check_failure(moeir(*pull), 4, "expected one whole set; push the folder of all shards again")
+    assert not (folder / "pulled").exists()
     repository.commits.append(whole)
     run("encode --model came --corpus toy/corpus.jsonl --shard 0/3 --output pulled")
-    check_failure(moeir("pull", "--repo", "anna/shards", "--output", "pulled"), 2, "has 0-of-3, which is no part of anna/shards")
+    check_failure(moeir(*pull), 2, "has 0-of-3, which is no part of anna/shards; name another folder")

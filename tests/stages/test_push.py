@@ -9,6 +9,7 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 
+from moeir.artifacts import manifests
 from moeir.stages.push import hide_paths
 from tests.hub_server import TOKEN, StoredRepository
 
@@ -21,30 +22,30 @@ def folder(tmp_path, monkeypatch, toy, tiny_model_with_head, came_checkpoint, en
     folder = tmp_path / "home-of-anna"
     folder.mkdir()
     for name, path in {"came": came_checkpoint, "enc": encodings, "idx": index, "tiny": tiny_model_with_head}.items():
-        shutil.copytree(path, folder / name)
+        shutil.copytree(path, folder / f"secret-{name}" if name == "tiny" else folder / name)
     (folder / "encodings").symlink_to("enc")
     for name in ("corpus.jsonl", "test-queries.tsv", "test-qrels.tsv"):
-        shutil.copy(toy / name, folder / name)
+        shutil.copy(toy / name, folder / f"secret-{name}")
     monkeypatch.chdir(folder)
     monkeypatch.setenv("HOME", str(folder))
     return folder
 
 
-CORPUS, QRELS, QUERIES = "--corpus {folder}/corpus.jsonl", "--qrels {folder}/test-qrels.tsv", "--queries {folder}/test-queries.tsv"
-CHAIN = {  # what makes a product, with paths that are absolute or lead upwards, and the flags of its push
-    "checkpoint": ("init --model {folder}/tiny --arch dense --output {folder}/dense", "dense", ""),
+CORPUS, QRELS, QUERIES = "--corpus secret-corpus.jsonl", "--qrels secret-test-qrels.tsv", "--queries secret-test-queries.tsv"
+CHAIN = {  # what makes a product, with relative or absolute paths, and the flags of its push
+    "checkpoint": ("init --model {folder}/secret-tiny --arch dense --output {folder}/secret-dense", "secret-dense", ""),
     "trained": (
-        "finetune --model {folder}/tiny --arch dense --train ../home-of-anna/train.jsonl --steps 1 --batch-size 2 --negatives 0 "
-        f"--document-length 20 --query-length 12 --cache {{folder}}/cache {CORPUS} {QUERIES} --output dense",
-        "dense",
+        "finetune --model secret-tiny --arch dense --train secret-train.jsonl --steps 1 --batch-size 2 --negatives 0 --document-length 20 "
+        "--query-length 12 --cache {folder}/secret-cache --corpus {folder}/secret-corpus.jsonl " + QUERIES + " --output secret-dense",
+        "secret-dense",
         "",
     ),
-    "encodings": (f"encode --model {{folder}}/came {CORPUS} --output other-enc", "other-enc", ""),
-    "shards": (f"encode --model ../home-of-anna/came {CORPUS} --shard 0/1 --output other-enc", "other-enc", ""),
-    "index": ("index --encodings {folder}/enc --output other-idx", "other-idx", ""),
-    "updated index": ("index --index {folder}/idx --delete {folder}/ids.txt --output other-idx", "other-idx", ""),
-    "search": (f"search --index idx {QUERIES} --explain {{folder}}/why.jsonl --output {{folder}}/run.trec", "run.trec", QRELS),
-    "rerank": (f"rerank --model lce --run {{folder}}/bm25.trec {QUERIES} {CORPUS} --output run.trec", "run.trec", QRELS),
+    "encodings": ("encode --model {folder}/came --corpus {folder}/secret-corpus.jsonl --output secret-enc", "secret-enc", ""),
+    "shards": (f"encode --model came {CORPUS} --shard 0/1 --output secret-enc", "secret-enc", ""),
+    "index": ("index --encodings {folder}/enc --output secret-idx", "secret-idx", ""),
+    "updated index": ("index --index {folder}/idx --delete secret-ids.txt --output secret-idx", "secret-idx", ""),
+    "search": (f"search --index idx {QUERIES} --explain secret-why.jsonl --output {{folder}}/secret.trec", "secret.trec", QRELS),
+    "rerank": (f"rerank --model secret-lce --run secret-bm25.trec {QUERIES} {CORPUS} --output secret.trec", "secret.trec", QRELS),
 }
 
 
@@ -52,28 +53,28 @@ CHAIN = {  # what makes a product, with paths that are absolute or lead upwards,
 def test_nothing_of_this_machine_is_in_any_byte_that_is_sent(name, hub, folder, run):
     command, product, flags = CHAIN[name]
     examples = [{"query_id": query, "positive_ids": [positive], "negative_ids": []} for query, positive in (("q1", "cat"), ("q2", "bat"))]
-    (folder / "train.jsonl").write_text("".join(f"{json.dumps(example)}\n" for example in examples))
-    (folder / "ids.txt").write_text("owl\nbee\n")
+    (folder / "secret-train.jsonl").write_text("".join(f"{json.dumps(example)}\n" for example in examples))
+    (folder / "secret-ids.txt").write_text("owl\nbee\n")
     if name == "rerank":
-        run("init --model tiny --arch cross-encoder --query-length 12 --document-length 20 --output lce")
-        run(f"search --index idx {QUERIES.format(folder=folder)} --output bm25.trec")
+        run("init --model secret-tiny --arch cross-encoder --query-length 12 --document-length 20 --output secret-lce")
+        run(f"search --index idx {QUERIES} --output secret-bm25.trec")
     run(command.format(folder=folder))
-    run(f"push --input {product} --repo anna/product {flags.format(folder=folder)}")
-    private = [str(folder), "home-of-anna", "../came", f"/{getpass.getuser()}/"]
+    run(f"push --input {product} --repo anna/product {flags}")
+    private = [str(folder), "home-of-anna", "secret", "../came", f"/{getpass.getuser()}/"]
     private += [host] if len(host := socket.gethostname()) > 4 else []
     sent = b"\n".join(hub.bodies)
     assert [word for word in private if word.encode() in sent] == []
-    if name == "trained":  # what is on disk has such words
-        assert b"home-of-anna" in (folder / product / "settings.yaml").read_bytes()
+    if name in ("trained", "encodings", "rerank"):  # what is on disk has such words
+        made = folder / product
+        files = [made / "settings.yaml", manifests.manifest_path(made)]
+        assert any(b"secret" in file.read_bytes() or b"came" in file.read_bytes() for file in files if file.is_file())
 
 
 def test_a_path_inside_an_option_stays_here():
-    for value in ("/srv/w.npy", "~/w.npy", "~anna/w.npy", "../w.npy", "../../srv/w.npy", "x:file=/srv/w.npy,depth=3"):
-        hidden = hide_paths({"arch": value, "list": [value]}, {})
-        assert {one.removeprefix("x:file=").removesuffix(",depth=3") for one in (hidden["arch"], *hidden["list"])} == {"w.npy"}
-    for value in ("org/bert", "hf:BeIR/scifact/corpus", "data/corpus.jsonl", "query / passage: ", "and/or", "https://example.org/a/b"):
-        assert hide_paths({"model": value}) == {"model": value}
-    assert hide_paths("hf:/srv/data", {"hf:/srv/data"}) == "hf:/srv/data"
+    local = ("/srv/w.npy", "/w.npy", "~/w.npy", "~anna/w.npy", "../w.npy", "a/../../w.npy", "C:\\\\w.npy", "file:///srv/w.npy")
+    for value in (*local, "x:file=/srv/w.npy,depth=3"):
+        hidden = hide_paths({"arch": value.replace("\\\\", "\\"), "list": [value]}, {})
+        assert hidden["arch"].removeprefix("x:file=").removesuffix(",depth=3") == "w.npy"
 
 
 def test_a_card_that_the_hub_does_not_read_is_one_line(hub, folder, moeir):
@@ -85,8 +86,8 @@ def test_a_card_that_the_hub_does_not_read_is_one_line(hub, folder, moeir):
 
 
 def test_the_card_has_measures_with_intervals_and_a_licence(hub, folder, moeir, run):
-    run("search --index idx --queries test-queries.tsv --output runs")
-    runs, judged = "--run all=runs/fused.trec runs/lexical.trec --measure nDCG@10 R@5", "--qrels test-qrels.tsv"
+    run("search --index idx --queries secret-test-queries.tsv --output runs")
+    runs, judged = "--run all=runs/fused.trec runs/lexical.trec --measure nDCG@10 R@5", "--qrels secret-test-qrels.tsv"
     result = run(f"push --input came --repo anna/came --license mit {runs} {judged} --dataset-name toys")
     assert result.stdout.strip().startswith(f"{hub.address}/anna/came/commit/")
     text = hub.files("anna/came")["README.md"].decode()
@@ -166,21 +167,20 @@ def test_a_token_is_needed_and_a_private_repository_is_not_for_others(hub, folde
     assert "anna/other" not in hub.repositories and not (folder / "pulled").exists()
 
 
-JUDGED = "--qrels test-qrels.tsv"
 REFUSED = [  # flags, exit code and words, before anything is sent
-    ("--input corpus.jsonl", 4, "has no manifest.json"),
+    ("--input secret-corpus.jsonl", 4, "has no manifest.json"),
     ("--input page.html", 2, "expected a checkpoint, encodings, an index or runs, found report"),
     ("--input damaged", 4, "damaged"),
     ("--input came --run a.trec", 2, "--run needs --qrels"),
-    (f"--input came {JUDGED}", 2, "--qrels needs --run"),
-    (f"--input came --run a.trec b/a.trec {JUDGED}", 2, "two runs have the same name"),
-    (f"--input a.trec {JUDGED} --measure nDGC@10", 2, "nDGC@10"),
+    (f"--input came {QRELS}", 2, "--qrels needs --run"),
+    (f"--input came --run a.trec b/a.trec {QRELS}", 2, "two runs have the same name"),
+    (f"--input a.trec {QRELS} --measure nDGC@10", 2, "nDGC@10"),
 ]
 
 
 def test_what_cannot_be_pushed_is_refused_before_anything_is_sent(hub, folder, moeir, run):
-    run("search --index idx --queries test-queries.tsv --output a.trec")
-    run(f"report --run a.trec {JUDGED} --output page.html")
+    run("search --index idx --queries secret-test-queries.tsv --output a.trec")
+    run(f"report --run a.trec {QRELS} --output page.html")
     (folder / "b").mkdir()
     shutil.copy("a.trec", "b")
     shutil.copytree("came", "damaged")

@@ -82,11 +82,11 @@ class Push(Stage):
         from moeir.evaluation import measures
         from moeir.records import qrels, runs
 
-        own = [self.input / name for name in manifest["files"] if ".trec" in Path(name).suffixes] if self.input.is_dir() else [self.input]
+        own = [self.input / name for name in manifest["files"] if ".trec" in Path(name).suffixes] if self.input.is_dir() else []
         judged = self.run or (own if manifest["kind"] == "run" else [])
-        if not judged:
+        paths = dict(zip(short_run_names(judged), run_paths(judged), strict=True)) or ({"run": self.input} if self.input.is_file() else {})
+        if not paths:
             raise UsageError("--qrels needs --run: what they judge")
-        paths = dict(zip(short_run_names(judged), run_paths(judged), strict=True))
         grades, requested = qrels.read_qrels(qrels_path), [measures.parse_measure(name) for name in self.measure]
         with name_source(qrels_path):
             return {name: measures.evaluate_run(runs.read_run(path), grades, requested) for name, path in paths.items()}

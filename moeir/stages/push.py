@@ -69,10 +69,10 @@ class Push(Stage):
         systems = {} if self.qrels is None else self._measure_runs(self.qrels, next(iter(products.values())))
         dataset = self.dataset_name or (str(self.qrels) if data_sources.is_remote(str(self.qrels)) else "unnamed judgements")
         card = hub.build_card(products, self.repo, systems, dataset, self.license).encode()
-        files: dict[str, Path | bytes] = {hub.CARD: card}
+        files: dict[str, Path | bytes] = {manifests.CARD: card}
         for path, manifest in products.items():
             folder = "" if path == self.input else f"{path.name}/"
-            files |= {f"{folder}{name}": content for name, content in list_files(path, manifest, card).items()}
+            files |= {f"{folder}{name}": content for name, content in list_published_files(path, manifest, card).items()}
         address = hub.upload_files(self.repo, files, private=self.private)
         log.info("pushed %s to %s: %s", self.input, self.repo, format_count(len(files), "file"))
         lines.write_lines([address], STREAM)
@@ -104,7 +104,7 @@ def check_trunk(checkpoint: Path) -> None:
         )
 
 
-def list_files(path: Path, manifest: Manifest, card: bytes) -> dict[str, Path | bytes]:
+def list_published_files(path: Path, manifest: Manifest, card: bytes) -> dict[str, Path | bytes]:
     """The files of a product or a shard and its manifest by their names on the Hub, without paths of this machine."""
     placeholders, suffix = find_placeholders(manifest), path.suffix if path.suffix in data_sources.COMPRESSIONS else ""
     files: dict[str, Path | bytes] = {name: path / name for name in manifest["files"]} if path.is_dir() else {f"run.trec{suffix}": path}

@@ -27,7 +27,7 @@ def read_schema(folder: Path = FOLDER) -> dict[str, Any]:
 def verify_files(folder: Path, schema: dict[str, Any]) -> None:
     """SystemExit if the files of documents are not as they were exported: the digest is that of their content and the schema."""
     digest = hashlib.sha256()
-    for file in list_files(folder):
+    for file in list_document_files(folder):
         with open(file, "rb") as stream:
             while block := stream.read(BLOCK_BYTES):
                 digest.update(block)
@@ -36,14 +36,14 @@ def verify_files(folder: Path, schema: dict[str, Any]) -> None:
         raise SystemExit(f"{folder}: damaged or changed: its checksum is not the one in schema.json; export again")
 
 
-def list_files(folder: Path) -> list[Path]:
+def list_document_files(folder: Path) -> list[Path]:
     """The files of documents, in order."""
     return sorted(folder.glob("documents-*.jsonl"))
 
 
 def read_points(folder: Path, first: int = 0) -> Iterator[dict[str, Any]]:
     """The documents from number `first` on, one at a time."""
-    for file in list_files(folder):
+    for file in list_document_files(folder):
         with open(file, encoding="utf-8") as lines:
             for line in lines:
                 if first == 0:

@@ -118,7 +118,7 @@ def describe_hub_errors(repository: str) -> Iterator[None]:
             raise
         status, reason = cause.response.status_code if isinstance(cause, HfHubHTTPError) else 0, " ".join(str(cause).split())
         if 400 <= status < 500 or (isinstance(cause, ValueError | OfflineModeIsEnabled) and not isinstance(cause, json.JSONDecodeError)):
-            raise (ArtifactError if status == 404 else UsageError)(f"{repository}: the Hub refuses: {reason}") from None
+            raise (ArtifactError if status == 404 else UsageError)(f"{repository}: not accepted: {reason}") from None
         reason = reason or type(cause).__name__
         raise MoeirError(f"{repository}: the Hub or the connection failed ({reason}); run the same command again to continue") from None
 

@@ -19,7 +19,7 @@ def test_errors_of_the_disk_pass_and_others_are_one_line():
     with pytest.raises(MoeirError, match=message) as failure, hub.describe_hub_errors("anna/came"):
         raise OSError("two\n\nlines")
     assert failure.value.exit_code == 1
-    with pytest.raises(UsageError, match=r"^anna: the Hub refuses: too short$"), hub.describe_hub_errors("anna"):
+    with pytest.raises(UsageError, match=r"^anna: not accepted: too short$"), hub.describe_hub_errors("anna"):
         raise HFValidationError("too short")
 
 

@@ -133,7 +133,7 @@ def test_files_of_another_tool_are_not_replaced(hub, folder, moeir):
 FAULTS = {  # method, path, kind and times of a fault; exit code and words
     "the Hub is down": ("POST", "/api/repos/create", 500, 1, 1, "the Hub or the connection failed (Server error '500"),
     "the upload breaks off": ("PUT", "/lfs/", "close", RETRY, 1, "the Hub or the connection failed"),
-    "the upload is refused": ("PUT", "/lfs/", 403, 1, 2, "the Hub refuses: 403"),
+    "the upload is refused": ("PUT", "/lfs/", 403, 1, 2, "not accepted: 403"),
     "the commit fails": ("POST", "/commit/main", 500, 1, 1, "run the same command again to continue"),
     "another push came between": ("POST", "/commit/main", 412, 1, 2, "412"),
     "something else answers": ("POST", "/api/repos/create", b"<html>", 1, 1, "the Hub or the connection failed (Expecting value"),
@@ -163,7 +163,7 @@ def test_a_token_is_needed_and_a_private_repository_is_not_for_others(hub, folde
     monkeypatch.setenv("HF_TOKEN", "hf_another")
     for command in ("push --input came --repo anna/other", "pull --repo anna/came --output pulled"):
         result = moeir(*command.split())
-        assert result.code == 2 and "the Hub refuses: " in result.stderr and "401" in result.stderr
+        assert result.code == 2 and "not accepted: " in result.stderr and "401" in result.stderr
     assert "anna/other" not in hub.repositories and not (folder / "pulled").exists()
 
 
@@ -189,6 +189,6 @@ def test_what_cannot_be_pushed_is_refused_before_anything_is_sent(hub, folder, m
         result = moeir("push", *flags.split(), "--repo", "anna/x")
         assert result.code == code and words in result.stderr and result.stderr.count("error: ") == 1, (flags, result.stderr)
         assert hub.requests == []
-    for flags, words in (("--license gpl-99", '"license" must be one of'), ("--repo a//b", "the Hub refuses: Repo id must")):
+    for flags, words in (("--license gpl-99", '"license" must be one of'), ("--repo a//b", "not accepted: Repo id must")):
         result = moeir("push", "--input", "came", "--repo", "anna/came", *flags.split())
         assert result.code == 2 and words in result.stderr and result.stderr.count("error: ") == 1

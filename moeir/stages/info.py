@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from moeir.architectures.adapter_files import Trunk
     from moeir.artifacts.shards import Shard
 
-SIDES, COUNTED_TOKENS = ("query", "document"), 256  # at most: a long text is not computed for a figure
+SIDES = ("query", "document")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +82,7 @@ def _sum_bytes(files: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
 
 
 def _describe_checkpoint(path: Path) -> dict[str, Any]:
-    from moeir.architectures.base import count_flops, count_parameters
+    from moeir.architectures.base import count_parameters
     from moeir.architectures.checkpoint import open_checkpoint
 
     checkpoint = open_checkpoint(path)
@@ -91,8 +91,8 @@ def _describe_checkpoint(path: Path) -> dict[str, Any]:
     family = str(checkpoint.config.get("moeir_family", checkpoint.config.get("model_type")))
     cost = {}
     for side in SIDES:
-        length = min(input_config.max_length(side), COUNTED_TOKENS)
-        flops = count_flops(checkpoint.architecture, "pair" if checkpoint.architecture.reads_pairs else side, length)
+        length = input_config.max_length(side)
+        flops = account.flops(side, length)
         cost[side] = {"tokens": length, "active_parameters": account.active(side)}
         cost[side] |= {"flops_per_token": round(flops / length), "flops_per_text": flops}
     return {
@@ -107,7 +107,7 @@ def _describe_checkpoint(path: Path) -> dict[str, Any]:
             | ({"calibration": checkpoint.calibration[name]} if checkpoint.calibration else {})
             for name, kind in checkpoint.architecture.representation_kinds.items()
         },
-        "parts": {owner: {"parameters": count} for owner, count in account.groups().items()},
+        "parts": {part.name: {"parameters": part.parameters} | dict(part.active) for part in account.groups(SIDES)},
         "cost": cost,
     }
 

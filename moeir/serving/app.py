@@ -1,7 +1,9 @@
-"""The routes of the server: searches, documents, the page and health. No answer has a path of the machine or a traceback."""
+"""The routes of the server: searches, documents, the page, health and metrics. No answer has a path of the machine or a traceback."""
 
 import asyncio
+import mmap
 import socket
+from collections import Counter
 from collections.abc import Sequence
 from http import HTTPStatus
 from pathlib import Path
@@ -14,9 +16,9 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from moeir.errors import DataError, UsageError
 from moeir.parsing import shorten_message
@@ -24,15 +26,15 @@ from moeir.records.texts import parse_json, to_record
 from moeir.reporting.html_page import render_page
 from moeir.serving.service import Overloaded, SearchService
 
-BROWSER = Path(__file__).with_name("browser")
+BROWSER, STATM = Path(__file__).with_name("browser"), Path("/proc/self/statm")  # whose second number are the pages of memory in use
 STYLES, SCRIPTS = ("page", "cases", BROWSER / "search"), ("start", "lists", "reasons", BROWSER / "search")
 HITS_OF_PAGE, MAX_CONNECTIONS, MAX_BODY_BYTES = 10, 1000, 2**20
 MAX_DISCARDED_BYTES = 2**24  # of a body that is too long: clients read the answer only after they have sent it
-HEADERS = [("cache-control", "no-store"), ("referrer-policy", "no-referrer"), ("x-content-type-options", "nosniff")]
+HEADERS = [(b"cache-control", b"no-store"), (b"referrer-policy", b"no-referrer"), (b"x-content-type-options", b"nosniff")]
 STATUS = {UsageError: 400, DataError: 400, ClientDisconnect: 400, Overloaded: 503, TimeoutError: 504}
 
 
-def build_server(service: SearchService, origins: Sequence[str] = (), hosts: Sequence[str] = ("*",)) -> Starlette:
+def build_server(service: SearchService, origins: Sequence[str] = (), hosts: Sequence[str] = ("*",)) -> ASGIApp:
     """The ASGI application; pages of the `origins` may read its answers, and requests name it by one of the `hosts`."""
 
     async def search(request: Request) -> Response:
@@ -52,6 +54,12 @@ def build_server(service: SearchService, origins: Sequence[str] = (), hosts: Seq
         facts = {"status": "ok", "version": now.version, "documents": len(now.searcher.ids), "lists": now.lists}
         return JSONResponse(facts | {"waiting": service.waiting})
 
+    async def metrics(request: Request) -> Response:
+        values = {**service.counts, "moeir_waiting_queries": service.waiting}
+        if STATM.is_file():
+            values["process_resident_memory_bytes"] = int(STATM.read_text(encoding="ascii").split()[1]) * mmap.PAGESIZE
+        return PlainTextResponse("".join(f"{name} {value:.15g}\n" for name, value in sorted(values.items())))
+
     async def page(request: Request) -> Response:
         now, shown = service.served, {"experts": {}, "depth": HITS_OF_PAGE, "chunks": {"texts": 2**31}}
         shown |= {
@@ -66,15 +74,32 @@ def build_server(service: SearchService, origins: Sequence[str] = (), hosts: Seq
     async def openapi(request: Request) -> Response:
         return Response((BROWSER / "openapi.json").read_bytes(), media_type="application/json")
 
-    paths = {"/": page, "/health": health, "/openapi.json": openapi, "/documents/{name:path}": document}
+    paths = {"/": page, "/health": health, "/metrics": metrics, "/openapi.json": openapi, "/documents/{name:path}": document}
     cors = [Middleware(CORSMiddleware, allow_origins=origins, allow_headers=["content-type"])] if origins else []
     trusted = Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
-    return Starlette(
+    app = Starlette(
         routes=[Route("/search", search, methods=["POST"]), *(Route(path, endpoint) for path, endpoint in paths.items())],
         middleware=[trusted, *cors],
         exception_handlers=dict.fromkeys([HTTPException, *STATUS, 500], _report_problem),
         lifespan=lambda app: service.running(),
     )
+    return _count_answers(app, service.counts)
+
+
+def _count_answers(app: ASGIApp, counts: Counter[str]) -> ASGIApp:
+    """The application, its answers counted by route and status, and with the headers of all."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                route = getattr(scope.get("route"), "path", "other")
+                counts[f'moeir_requests_total{{route="{route}",status="{message["status"]}"}}'] += 1
+                message["headers"] = [*message["headers"], *HEADERS]
+            await send(message)
+
+        await app(scope, receive, send_counted)
+
+    return answer
 
 
 async def _read_body(request: Request, seconds: float) -> str:
@@ -118,5 +143,5 @@ def open_listener(host: str, port: int) -> socket.socket:
 def run_server(app: ASGIApp, listener: socket.socket, seconds: float) -> None:
     """Serve until SIGTERM or SIGINT; what runs then is finished, in at most so many seconds."""
     limits: dict[str, Any] = {"timeout_graceful_shutdown": int(seconds) + 1, "limit_concurrency": MAX_CONNECTIONS}
-    quiet: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False, "headers": HEADERS}
+    quiet: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False}
     uvicorn.Server(uvicorn.Config(app, loop="asyncio", http="h11", ws="none", lifespan="on", **quiet, **limits)).run([listener])

@@ -9,15 +9,16 @@ from moeir.parsing import preview
 from moeir.retrieval.searcher import parse_exact_sum
 from moeir.settings import option
 
-MAX_QUERIES, MAX_CHARACTERS, MAX_HITS, MAX_EXPLAINED = 256, 10_000, 20_000, 256  # of a request; of a query; of all its queries
+MAX_CHARACTERS, MAX_HITS, MAX_EXPLAINED = 10_000, 20_000, 256  # of a query; of all queries of a request
 
 
 class SearchLimits(NamedTuple):
-    """Depth of the lists that are searched and fused, documents scored again, queries that wait, seconds to an answer, and whether the
-    documents that are searched can be explained."""
+    """Depth of the lists that are searched and fused, documents scored again, queries of a request, queries that wait, seconds to an
+    answer, and whether the documents that are searched can be explained."""
 
     depth: int = 1000
     rerank_depth: int = 100
+    queries: int = 256
     queue: int = 1024
     seconds: float = 30.0
     explains: bool = True
@@ -53,8 +54,8 @@ class SearchRequest:
             setting.check(getattr(request, setting.name))
         settings.check_combinations(request)
         count, explained = len(request.query), (len(request.document) or request.k) if request.explain else 0
-        if count > MAX_QUERIES:
-            raise UsageError(f"--query: expected at most {MAX_QUERIES}, found {count:,}")
+        if count > limits.queries:
+            raise UsageError(f"--query: expected at most {limits.queries} (--max-queries of the server), found {count:,}")
         if (wrong := next((text for text in request.query if not text.strip() or len(text) > MAX_CHARACTERS), None)) is not None:
             raise UsageError(f"--query {preview(wrong)}: expected words, at most {MAX_CHARACTERS:,} characters, found {len(wrong):,}")
         if request.k > limits.depth:

@@ -8,6 +8,8 @@ import asyncio
 import hashlib
 import json
 import logging
+import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -35,6 +37,7 @@ from moeir.serving.requests import SearchLimits, SearchRequest
 
 RERANKED, WARM_UP = "reranked", "which words of a question that is neither short nor long does a collection of documents have"
 SECONDS_BETWEEN_LOOKS = 1.0
+BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # seconds to an answer, as Prometheus counts them
 log = logging.getLogger(__name__)
 
 
@@ -165,8 +168,9 @@ class SearchService:
     ) -> None:
         self._open, self.limits, self._threads, self._watched = opener, limits, threads, watched
         self._waiting: list[tuple[SearchRequest, asyncio.Future[str]]] = []
+        self.counts = Counter[str]()  # of the metrics, by name with labels
         self.served, self._identities = opener(True)
-        for count in (1, 64):  # loops are compiled, or loaded, now, not when somebody waits
+        for count in (1, min(64, limits.queries)):  # loops are compiled, or loaded, now, not when somebody waits
             self.answer([SearchRequest.parse({"query": [WARM_UP] * count, "k": 1}, limits)])
 
     @property
@@ -179,11 +183,15 @@ class SearchService:
         request, waiting = SearchRequest.parse(record, self.limits), self.waiting
         if waiting and waiting + len(request.query) > self.limits.queue:
             raise Overloaded(f"{waiting} queries wait; expected at most {self.limits.queue} (--queue of the server); try again")
-        future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        future, started = asyncio.get_running_loop().create_future(), time.perf_counter()
         self._waiting.append((request, future))
         self._wake.set()
         async with asyncio.timeout(self.limits.seconds):
-            return await future
+            answer: str = await future
+        seconds: Any = time.perf_counter() - started
+        self.counts.update(f'moeir_search_seconds_bucket{{le="{most}"}}' for most in (*BUCKETS, "+Inf") if seconds <= float(most))
+        self.counts.update(moeir_search_seconds_sum=seconds, moeir_search_seconds_count=1, moeir_queries_total=len(request.query))
+        return answer
 
     def answer(self, requests: Sequence[SearchRequest]) -> list[str | MoeirError]:
         """The answers to a batch of requests, or their errors, all from one index."""
@@ -214,6 +222,7 @@ class SearchService:
                     answers += await asyncio.get_running_loop().run_in_executor(worker, self.answer, requests)
                 except Exception as problem:  # noqa: BLE001 - each of its requests reports it, and the next batch is answered
                     answers += [problem] * len(batch)
+                self.counts["moeir_batches_total"] += 1
                 for (_, future), answer in zip(batch, answers, strict=True):
                     if not future.done():
                         future.set_exception(answer) if isinstance(answer, Exception) else future.set_result(answer)

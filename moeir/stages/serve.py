@@ -36,6 +36,7 @@ class Serve(Stage):
     port: int = option("Port to listen at; 0 for a free one.", 8000, minimum=0, maximum=65535)
     allow_origin: tuple[str, ...] = option("Origin, as https://example.org, whose pages may read answers; repeat the flag.", ())
     reload: bool = option("Open the index and the corpus anew when they are replaced on disk.", False)
+    max_queries: int = option("Queries of a request.", 256, minimum=1, maximum=10_000)
     queue: int = option("Queries that may wait; more are refused with status 503.", 1024, minimum=1)
     timeout: float = option("Seconds to an answer, after which a request fails with status 504.", 30.0, above=0.0, maximum=3600.0)
     mcp: bool = option("Serve an agent over standard input and output, by the Model Context Protocol, in place of HTTP.", False)
@@ -57,7 +58,7 @@ class Serve(Stage):
         options: dict[str, Any] = {"model": self.model, "prompt": self.prompt, "dtype": self.dtype, "device": self.device}
         return SearchService(
             lambda verified: open_served_index(self.index, self.corpus, self.rerank, self.collapse, verified=verified, **options),
-            SearchLimits(self.depth, self.rerank_depth, self.queue, self.timeout, self.collapse is None),
+            SearchLimits(self.depth, self.rerank_depth, self.max_queries, self.queue, self.timeout, self.collapse is None),
             self.threads,
             [path for path in (*self.index, self.corpus) if path is not None] if self.reload else [],
         )

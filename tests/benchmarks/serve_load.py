@@ -7,7 +7,6 @@ clients run on the same processor as the server, in a process of their own; what
 import argparse
 import asyncio
 import json
-import mmap
 import re
 import subprocess
 import sys
@@ -51,17 +50,15 @@ class Connection:
         return content
 
 
-async def run_load(
-    port: int, server: int, queries: list[str], connections: int, seconds: float, requests: int
-) -> tuple[list[float], float, list[str]]:
+async def run_load(port: int, queries: list[str], connections: int, seconds: float, requests: int) -> tuple[list[float], float, list[str]]:
     """Seconds of each request, of all together, and the server's memory after each 10,000 requests."""
     taken: list[float] = []
     memory: list[str] = []
     bodies = [json.dumps({"query": query}).encode() for query in queries]
 
-    def note_memory() -> None:
-        pages = int(Path(f"/proc/{server}/statm").read_text().split()[1])
-        memory.append(f"{len(taken):,} requests: {pages * mmap.PAGESIZE / 1e6:.1f} MB")
+    async def note_memory() -> None:
+        text = (await (await Connection().open(port)).ask("GET", "/metrics")).decode()
+        memory.append(f"{len(taken):,} requests: {int(re.findall(r'process_resident_memory_bytes (.*)', text)[0]) / 1e6:.1f} MB")
 
     async def run_connection(first: int) -> None:
         connection, number = await Connection().open(port), first
@@ -71,12 +68,12 @@ async def run_load(
             taken.append(time.perf_counter() - before)
             number += connections
             if len(taken) % 10_000 == 0:
-                note_memory()
+                await note_memory()
 
     start = time.perf_counter()
-    note_memory()
+    await note_memory()
     await asyncio.gather(*(run_connection(number) for number in range(connections)))
-    note_memory()
+    await note_memory()
     return taken, time.perf_counter() - start, memory
 
 
@@ -111,11 +108,9 @@ def main() -> None:
     try:
         assert server.stderr is not None
         port = int(next(found[0] for line in server.stderr if (found := re.findall(r"http://127\.0\.0\.1:(\d+)/", line))))
-        asyncio.run(run_load(port, server.pid, queries, arguments.connections, 3.0, 10**9))
+        asyncio.run(run_load(port, queries, arguments.connections, 3.0, 10**9))
         own = time.process_time()
-        taken, seconds, memory = asyncio.run(
-            run_load(port, server.pid, queries, arguments.connections, arguments.seconds, arguments.requests)
-        )
+        taken, seconds, memory = asyncio.run(run_load(port, queries, arguments.connections, arguments.seconds, arguments.requests))
         own = time.process_time() - own
         rate = describe(f"moeir serve, {arguments.connections} connections", taken, seconds)
         print(f"clients: {1000 * own / len(taken):.2f} ms of processor a request; memory: {'; '.join(memory)}", flush=True)

@@ -1,26 +1,22 @@
-"""PyTerrier: indexes, rerankers and fusion of moeir as transformers, which compose with `>>`, `%`, `|` and the rest (extra `pyterrier`).
+"""PyTerrier: indexes and rerankers of moeir as transformers, which compose with `>>`, `%`, `|` and the rest (extra `pyterrier`).
 
     import pyterrier as pt
-    from moeir.pyterrier import Fusion, Indexer, Reranker, Retriever
+    from moeir.pyterrier import Indexer, Reranker, Retriever
 
     came = Retriever("idx/came")                                    # the experts, fused as `moeir search` does
-    lists = Fusion(Retriever("idx/came", expert="global"), Retriever("idx/bm25"), method="rrf")
+    both = Retriever(["idx/came", "idx/bm25"], fuse="rrf")          # BM25 as one more expert
     pipeline = came % 100 >> pt.text.get_text(dataset) >> Reranker("ckpt/lce")
 
 Java is not needed. Results have the ranks of `moeir search`: by score, and then by id, descending.
 """
 
-import math
-from collections.abc import Iterable, Iterator, Mapping
-from numbers import Real
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import moeir
-from moeir import variants
 from moeir.errors import DataError, UsageError
-from moeir.fusion import formulas
 from moeir.parsing import check_count
 from moeir.records.runs import Run
 from moeir.records.texts import Text, parse_id, parse_text, write_texts
@@ -38,12 +34,13 @@ DEPTH = 1000
 class Retriever(pt.Transformer):  # type: ignore[misc]
     """Queries (qid, query) → their best documents (docno, score, rank), as by `moeir search`.
 
-    `index` is a folder of `moeir index`, or an open one; `expert` one of its experts, by default all of them, fused with `fuse`.
+    `index` is a folder of `moeir index`, several as of `moeir search`, or an open one; `expert` one of its experts, by default all of them,
+    fused with `fuse`.
     """
 
     def __init__(
         self,
-        index: Path | str | Searcher,
+        index: Path | str | Sequence[Path | str] | Searcher,
         *,
         expert: str | None = None,
         fuse: str | None = None,
@@ -106,26 +103,6 @@ class Reranker(pt.Transformer):  # type: ignore[misc]
         )
         ranked = [run.hits(qid) for qid in lists]
         return _add_ranks(inp.iloc[[rows[qid, docno] for qid, hits in zip(lists, ranked, strict=True) for docno, _ in hits]], ranked)
-
-
-class Fusion(pt.Transformer):  # type: ignore[misc]
-    """The lists of several transformers, fused by a method of `moeir fuse`: `Fusion(dense, bm25, method="rrf:constant=60")`."""
-
-    def __init__(self, *transformers: pt.Transformer, method: str = "came-sum", num_results: int = DEPTH) -> None:
-        if len(transformers) < 2:
-            raise UsageError(f"Fusion: expected two transformers or more, found {len(transformers)}")
-        self.transformers, self.method, self.num_results = transformers, method, check_count(num_results, "num_results")
-        self._formula = variants.bind_variant("fusion", method)
-
-    def __repr__(self) -> str:
-        return f"Fusion({', '.join(map(repr, self.transformers))}, method={self.method})"
-
-    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
-        """Give every transformer the same queries and fuse what they find."""
-        pt.validate.query_frame(inp, extra_columns=["query"])
-        queries = _unique_queries(inp)
-        runs = [_run_of_frame(queries, transformer.transform(inp)) for transformer in self.transformers]
-        return _frame_of_run(queries, formulas.fuse_runs(runs, self._formula, self.num_results))
 
 
 class Indexer(pt.Indexer):  # type: ignore[misc]
@@ -198,14 +175,3 @@ def _add_ranks(frame: pd.DataFrame, lists: list[list[tuple[str, float]]]) -> pd.
     scores = pd.Series([score for hits in lists for _, score in hits], dtype="float64")
     ranks = pd.Series([rank for hits in lists for rank in range(len(hits))], dtype="int64")
     return frame.reset_index(drop=True).assign(score=scores, rank=ranks)
-
-
-def _run_of_frame(queries: pd.DataFrame, frame: pd.DataFrame) -> Run:
-    """The run of a frame of results, with every query."""
-    hits: dict[str, list[tuple[str, float]]] = {qid: [] for qid in queries.index}
-    columns = _read_ids(frame, "qid"), _read_ids(frame, "docno"), frame["score"]
-    for row, (qid, docno, score) in enumerate(zip(*columns, strict=True)):
-        if not isinstance(score, Real) or not math.isfinite(score):
-            raise DataError(f"row {row}, column 'score': expected a finite number, found {score!r}")
-        hits.setdefault(qid, []).append((docno, float(score)))
-    return Run.from_hits(hits)

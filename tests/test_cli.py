@@ -213,7 +213,7 @@ DRY = {
     "serve": "--index idx --corpus corpus.jsonl",
     "convert": "--input test-qrels.tsv --to qrels",
     "check": "--corpus corpus.jsonl --qrels test-qrels.tsv --run one.trec",
-    "push": "--input came --repo anna/came --corpus corpus.jsonl",
+    "push": "--input came --repo anna/came",
     "pull": "--repo anna/came",
     "info": "came",
     "variants": "",

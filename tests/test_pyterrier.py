@@ -7,7 +7,7 @@ import pytest
 import moeir as package
 from moeir import data_sources
 from moeir.errors import DataError, UsageError
-from moeir.pyterrier import Fusion, Indexer, Reranker, Retriever
+from moeir.pyterrier import Indexer, Reranker, Retriever
 from moeir.records import runs, texts
 
 
@@ -55,21 +55,18 @@ def test_a_retriever_finds_what_search_finds(moeir, tmp_path, index, toy, querie
 
 def test_a_pipeline_equals_the_command_line(moeir, tmp_path, index, bm25_index, came_checkpoint, toy, queries, documents):
     common = ("--queries", toy / "test-queries.tsv", "--dtype", "float32")
-    assert moeir("search", "--index", index, *common, "--expert", "global", "--depth", 9, "--output", tmp_path / "global.trec").code == 0
-    assert moeir("search", "--index", bm25_index, *common[:2], "--depth", 9, "--output", tmp_path / "bm25.trec").code == 0
-    both = ("--run", tmp_path / "global.trec", "--run", tmp_path / "bm25.trec")
-    assert moeir("fuse", *both, "--method", "rrf:constant=10", "--depth", 5, "--output", tmp_path / "fused.trec").code == 0
-    reranked = ("rerank", "--model", came_checkpoint, "--run", tmp_path / "fused.trec", "--expert", "local")
+    both = ("search", "--index", index, "--index", bm25_index, "--fuse", "rrf:constant=10")
+    assert moeir(*both, *common, "--output", tmp_path / "fused.trec").code == 0
+    reranked = ("rerank", "--model", came_checkpoint, "--run", tmp_path / "fused.trec", "--expert", "local", "--depth", 5)
     assert moeir(*reranked, *common, "--corpus", toy / "corpus.jsonl", "--output", tmp_path / "reranked.trec").code == 0
 
-    retrievers = Retriever(index, expert="global", num_results=9, dtype="float32"), Retriever(bm25_index, num_results=9)
-    fused = Fusion(*retrievers, method="rrf:constant=10", num_results=5)
+    fused = Retriever([index, bm25_index], fuse="rrf:constant=10", dtype="float32")
     assert same_lists(fused(queries), tmp_path / "fused.trec")
     titles = pd.DataFrame(documents)
     with_text = pt.apply.generic(lambda frame: frame.merge(titles, on="docno"))
-    pipeline = fused >> with_text >> Reranker(came_checkpoint, expert=["local"], dtype="float32")
+    pipeline = fused % 5 >> with_text >> Reranker(came_checkpoint, expert=["local"], dtype="float32")
     result = pipeline(queries)
-    assert same_lists(result, tmp_path / "reranked.trec")
+    assert same_lists(result, tmp_path / "reranked.trec", 5)
     assert result["text"].notna().all() and (result["query"] == result["qid"].map(dict(queries.values))).all()
 
 
@@ -102,8 +99,6 @@ def test_frames_without_rows_and_own_columns(index, came_checkpoint, queries):
     marked = retriever(queries.assign(query_0="as it was", other=1))
     assert (marked["query_0"] == "as it was").all() and "other" not in marked
     assert Reranker(came_checkpoint)(pd.DataFrame(columns=["qid", "query", "docno", "text"])).empty
-    with pytest.raises(UsageError, match="Fusion: expected two transformers or more, found 1"):
-        Fusion(retriever)
     with pytest.raises(KeyError, match="text"):
         Reranker(came_checkpoint)(retriever(queries))
 

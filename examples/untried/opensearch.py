@@ -23,7 +23,7 @@ full stop. `…_tokens` hold the vectors of tokens, which a `script_score` resco
 Queries are encoded by the checkpoint that encoded the documents, in Python:
 
     import moeir
-    query = moeir.open_checkpoint("{checkpoint}", device="cpu").encode(["…"], "query")
+    query = moeir.open_checkpoint("CHECKPOINT", device="cpu").encode(["…"], "query")
     query["EXPERT"].export_row(0)        # a vector, vectors of tokens, or terms (lines of terms.txt, from 0) and weights
 """
 LOAD_SCRIPT = """#!/bin/sh
@@ -44,8 +44,8 @@ curl --fail --silent --show-error ${{CURL:-}} -X POST "$url/{name}/_refresh"
 class Opensearch(ExportTarget):
     """Bodies for OpenSearch's _bulk: k-NN vectors, rank features, token vectors for its late-interaction score."""
 
-    def __init__(self, schema: ExportSchema, *, name: str = "passages", file_megabytes: int = 50) -> None:
-        super().__init__(schema, name, file_megabytes)
+    def __init__(self, schema: ExportSchema, *, name: str = "passages") -> None:
+        super().__init__(schema, name)
 
     def lines(self, document: ExportedDocument) -> list[Any]:
         fields: dict[str, Any] = text_payload(document.text)
@@ -64,7 +64,5 @@ class Opensearch(ExportTarget):
         fields |= {f"{name}_terms": {"type": "rank_features"} for name in experts_of("sparse")}
         fields |= {f"{name}_tokens": {"type": "object", "enabled": False} for name in experts_of("multivector")}
         index = {"settings": {"index": {"knn": True}}, "mappings": {"dynamic": "strict", "properties": fields}}
-        return {"index.json": json.dumps(index, indent=1) + "\n", "load.sh": LOAD_SCRIPT.format(name=self.name)}
-
-    def readme(self) -> str:
-        return README.format(name=self.name, checkpoint=self.schema.checkpoint)
+        texts = {"load.sh": LOAD_SCRIPT.format(name=self.name), "README.md": README.format(name=self.name)}
+        return {"index.json": json.dumps(index, indent=1) + "\n", **texts}

@@ -21,7 +21,7 @@ lexical scores, the late-interaction score added in the second phase. Its inputs
 Queries are encoded by the checkpoint that encoded the documents, in Python:
 
     import moeir
-    query = moeir.open_checkpoint("{checkpoint}", device="cpu").encode(["…"], "query")
+    query = moeir.open_checkpoint("CHECKPOINT", device="cpu").encode(["…"], "query")
     query["EXPERT"].export_row(0)        # a vector, vectors of tokens, or terms (lines of terms.txt, from 0) and weights
 """
 LOAD_SCRIPT = """#!/bin/sh
@@ -50,8 +50,8 @@ SERVICES_XML = """<?xml version="1.0" encoding="UTF-8"?>
 class Vespa(ExportTarget):
     """A Vespa application and its feed: tensors for all experts, a rank profile that adds their scores."""
 
-    def __init__(self, schema: ExportSchema, *, name: str = "passages", file_megabytes: int = 50) -> None:
-        super().__init__(schema, name, file_megabytes)
+    def __init__(self, schema: ExportSchema, *, name: str = "passages") -> None:
+        super().__init__(schema, name)
 
     def lines(self, document: ExportedDocument) -> list[Any]:
         fields: dict[str, Any] = text_payload(document.text)
@@ -68,10 +68,8 @@ class Vespa(ExportTarget):
         schema = "\n".join(
             [f"schema {self.name} {{", f"  document {self.name} {{", *self._schema_fields(), "  }", *self._rank_profile(), "}", ""]
         )
-        return {f"app/schemas/{self.name}.sd": schema, "app/services.xml": SERVICES_XML.format(name=self.name), "load.sh": LOAD_SCRIPT}
-
-    def readme(self) -> str:
-        return README.format(name=self.name, impacts=IMPACT_SCALE, checkpoint=self.schema.checkpoint)
+        application = {f"app/schemas/{self.name}.sd": schema, "app/services.xml": SERVICES_XML.format(name=self.name)}
+        return {**application, "load.sh": LOAD_SCRIPT, "README.md": README.format(name=self.name, impacts=IMPACT_SCALE)}
 
     def _schema_fields(self) -> list[str]:
         widths, experts_of = self.schema.widths, self.schema.experts_of

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Export(Stage):
-    """Export encodings to an engine that serves all experts (qdrant, milvus, lancedb): documents, schema, loader."""
+    """Export encodings to an engine that serves all experts (qdrant, milvus): documents, schema, loader."""
 
-    to: str = option("Engine: qdrant, milvus or lancedb, with options.", package="export_targets")
+    to: str = option("Engine: qdrant or milvus, with options.", package="export_targets")
     encodings: tuple[Path, ...] = input_field(
         "encodings", "Output folder of moeir encode, whole or in shards; repeat the flag for several."
     )
@@ -72,7 +72,7 @@ class Export(Stage):
         if "sparse" in kinds.values():
             tokenizer = TextTokenizer(manifests.find_checkpoint(first, recorded, self.model))
             terms = [tokenizer.id_to_token(number) for number in range(tokenizer.vocabulary_size)]
-        return ExportSchema(kinds, widths, terms, str(self.model or (first / recorded["path"]).resolve()))
+        return ExportSchema(kinds, widths, terms)
 
     def _check_disjoint(self) -> None:
         """ArtifactError if two of the encodings have a document of the same id: an engine would find it twice, or once of two."""

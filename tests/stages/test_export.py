@@ -18,7 +18,7 @@ from tests.conftest import CommandResult, run_in_process, run_in_subprocess
 from tests.split_encodings import split_encodings, write_encodings
 
 Moeir = Callable[..., CommandResult]
-SERVERS = {name: name for name in ("qdrant", "milvus", "lancedb")}
+SERVERS = {name: name for name in ("qdrant", "milvus")}
 SERVERS |= {"vespa": "examples.untried.vespa:Vespa", "opensearch": "examples.untried.opensearch:Opensearch"}
 
 
@@ -73,7 +73,7 @@ def test_scripts_are_shell_and_python(exports: dict[str, Path]) -> None:
     for server in ("vespa", "opensearch"):
         assert subprocess.run(["sh", "-n", exports[server] / "load.sh"], check=False).returncode == 0
         assert (exports[server] / "load.sh").stat().st_mode & 0o100
-    for server in ("qdrant", "milvus", "lancedb"):
+    for server in ("qdrant", "milvus"):
         for name in ("load.py", "documents.py"):
             compile((exports[server] / name).read_text(), name, "exec")
 

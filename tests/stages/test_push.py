@@ -7,10 +7,10 @@ import socket
 
 import pytest
 import yaml
-from huggingface_hub import ModelCard, close_session
+from huggingface_hub import ModelCard
 
 from moeir.artifacts import manifests
-from moeir.stages.push import format_command, hide_paths
+from moeir.stages.push import hide_paths
 from tests.hub_server import TOKEN, StoredRepository
 
 RETRY = 6  # requests until the client gives up
@@ -33,17 +33,17 @@ def folder(tmp_path, monkeypatch, toy, tiny_model_with_head, came_checkpoint, en
 
 CORPUS, QRELS, QUERIES = "--corpus secret-corpus.jsonl", "--qrels secret-test-qrels.tsv", "--queries secret-test-queries.tsv"
 CHAIN = {  # what makes a product, with relative or absolute paths, and the flags of its push
-    "checkpoint": ("init --model {folder}/secret-tiny --arch dense --output {folder}/secret-dense", "secret-dense", CORPUS),
+    "checkpoint": ("init --model {folder}/secret-tiny --arch dense --output {folder}/secret-dense", "secret-dense", ""),
     "trained": (
         "finetune --model secret-tiny --arch dense --train secret-train.jsonl --steps 1 --batch-size 2 --negatives 0 --document-length 20 "
         "--query-length 12 --cache {folder}/secret-cache --corpus {folder}/secret-corpus.jsonl " + QUERIES + " --output secret-dense",
         "secret-dense",
-        CORPUS,
+        "",
     ),
     "encodings": ("encode --model {folder}/came --corpus {folder}/secret-corpus.jsonl --output secret-enc", "secret-enc", ""),
     "shards": (f"encode --model came {CORPUS} --shard 0/1 --output secret-enc", "secret-enc", ""),
-    "index": ("index --encodings {folder}/enc --output secret-idx", "secret-idx", CORPUS),
-    "updated index": ("index --index {folder}/idx --delete secret-ids.txt --output secret-idx", "secret-idx", CORPUS),
+    "index": ("index --encodings {folder}/enc --output secret-idx", "secret-idx", ""),
+    "updated index": ("index --index {folder}/idx --delete secret-ids.txt --output secret-idx", "secret-idx", ""),
     "search": (f"search --index idx {QUERIES} --explain secret-why.jsonl --output {{folder}}/secret.trec", "secret.trec", QRELS),
     "rerank": (f"rerank --model secret-lce --run secret-bm25.trec {QUERIES} {CORPUS} --output secret.trec", "secret.trec", QRELS),
 }
@@ -64,7 +64,6 @@ def test_nothing_of_this_machine_is_in_any_byte_that_is_sent(name, hub, folder, 
     private += [host] if len(host := socket.gethostname()) > 4 else []
     sent = b"\n".join(hub.bodies)
     assert [word for word in private if word.encode() in sent] == []
-    assert (b"verification/texts.jsonl" in sent) == (flags == CORPUS)
     if name in ("trained", "encodings", "rerank"):  # what is on disk has such words
         made = folder / product
         files = [made / "settings.yaml", manifests.manifest_path(made)]
@@ -76,8 +75,6 @@ def test_a_path_inside_an_option_stays_here():
     for value in (*local, "x:file=/srv/w.npy,depth=3"):
         hidden = hide_paths({"arch": value.replace("\\\\", "\\"), "list": [value]}, {})
         assert hidden["arch"].removeprefix("x:file=").removesuffix(",depth=3") == "w.npy"
-        command = format_command({"stage": "init", "settings": {"arch": f"dense:file={value}"}, "sources": {}})
-        assert "w.npy" in command and not [word for word in ("srv", "anna", "~", "..", "C:", "/w") if word in command]
 
 
 def test_a_card_that_the_hub_does_not_read_is_one_line(hub, folder, moeir):
@@ -88,42 +85,28 @@ def test_a_card_that_the_hub_does_not_read_is_one_line(hub, folder, moeir):
         assert result.stderr.count("\n") == 1 and hub.repositories == {}
 
 
-def test_a_sample_that_finds_nothing_is_not_pushed(hub, folder, moeir, run):
-    (folder / "empty.jsonl").write_text('{"_id": "a", "text": "the and of"}\n{"_id": "b", "text": "... !!"}\n')
-    run("index --corpus empty.jsonl --engine bm25 --output bm25")
-    result = moeir("push", "--input", "bm25", "--repo", "anna/bm25", "--corpus", "empty.jsonl")
-    assert result.code == 3 and "--corpus: no text of it finds a document in bm25, so nothing can be verified" in result.stderr
-
-
-def test_the_card_has_measures_with_intervals_sizes_commands_and_a_licence(hub, folder, moeir, run):
-    run(f"search --index idx {QUERIES} --output runs")
-    runs = "--run all=runs/fused.trec runs/lexical.trec --measure nDCG@10 R@5"
-    result = run(f"push --input came --repo anna/came --license mit {runs} {QRELS} --dataset-name toys")
+def test_the_card_has_measures_with_intervals_and_a_licence(hub, folder, moeir, run):
+    run("search --index idx --queries secret-test-queries.tsv --output runs")
+    runs, judged = "--run all=runs/fused.trec runs/lexical.trec --measure nDCG@10 R@5", "--qrels secret-test-qrels.tsv"
+    result = run(f"push --input came --repo anna/came --license mit {runs} {judged} --dataset-name toys")
     assert result.stdout.strip().startswith(f"{hub.address}/anna/came/commit/")
     text = hub.files("anna/came")["README.md"].decode()
     card = ModelCard(text)
     assert card.data.license == "mit" and {"moeir", "mixture-of-experts", "came"} <= set(card.data.tags)
-    evaluated = json.loads(moeir("evaluate", *runs.split(), *QRELS.split(), "--form", "json").stdout)["runs"]
+    evaluated = json.loads(moeir("evaluate", *runs.split(), *judged.split(), "--form", "json").stdout)["runs"]
     assert len(card.data.eval_results) == 4
     for one in card.data.eval_results:
         expected = evaluated[one.metric_args["run"]]["all"][one.metric_name]
         assert one.metric_value == pytest.approx(expected["mean"], abs=1e-4) and one.dataset_name == "toys"
         assert one.metric_args["interval_95"] == pytest.approx(expected["interval"], abs=1e-6)
-    entries = json.loads((folder / "came" / "manifest.json").read_text())["files"].values()
-    assert f"77,638 parameters, {sum(entry['bytes'] for entry in entries):,} bytes" in text
-    assert "moeir init --model MODEL --arch came:shared_layers=2,local_dim=16,normalise=true --query-length 16" in text
-    assert "moeir pull --repo anna/came --output came" in text
+    assert "made by `moeir init`" in text and "moeir pull --repo anna/came --output came" in text
 
 
-def test_a_card_names_the_base_model_where_it_is_known_and_no_licence_that_is_not_given(hub, folder, run):
-    card = (folder / "came" / "README.md").read_text()
+def test_a_card_names_no_licence_that_is_not_given(hub, folder, run):
     run("push --input idx --repo anna/idx")
-    assert "base_model" not in hub.files("anna/idx")["README.md"].decode()
-    (folder / "came" / "README.md").write_text(card.replace("library_name: moeir\n", "library_name: moeir\nbase_model: org/bert\n"))
-    run("push --input idx --repo anna/idx")
-    metadata = yaml.safe_load(hub.files("anna/idx")["README.md"].decode().split("---")[1])
-    assert metadata["base_model"] == "org/bert" and "license" not in metadata and "index" in metadata["tags"]
-    assert "12 documents" in hub.files("anna/idx")["README.md"].decode()
+    text = hub.files("anna/idx")["README.md"].decode()
+    metadata = yaml.safe_load(text.split("---")[1])
+    assert "license" not in metadata and "index" in metadata["tags"] and "12 documents" in text
 
 
 def test_a_product_replaces_the_one_before_it_in_one_commit_and_an_equal_one_makes_none(hub, folder, run):
@@ -150,26 +133,21 @@ def test_files_of_another_tool_are_not_replaced(hub, folder, moeir):
 FAULTS = {  # method, path, kind and times of a fault; exit code and words
     "the Hub is down": ("POST", "/api/repos/create", 500, 1, 1, "the Hub or the connection failed (Server error '500"),
     "the upload breaks off": ("PUT", "/lfs/", "close", RETRY, 1, "the Hub or the connection failed"),
-    "the upload is refused": ("PUT", "/lfs/", 403, 1, 2, "the Hub refuses access (403)"),
+    "the upload is refused": ("PUT", "/lfs/", 403, 1, 2, "not accepted: 403"),
     "the commit fails": ("POST", "/commit/main", 500, 1, 1, "run the same command again to continue"),
-    "another push came between": ("POST", "/commit/main", 412, 1, 1, "412"),
+    "another push came between": ("POST", "/commit/main", 412, 1, 2, "412"),
     "something else answers": ("POST", "/api/repos/create", b"<html>", 1, 1, "the Hub or the connection failed (Expecting value"),
-    "the commit is not answered": ("POST", "/commit/main", "silent", 1, 1, "failed (timed out)"),
 }
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_push_that_fails_says_so_in_one_line_and_the_same_command_again_succeeds(name, hub, folder, moeir, monkeypatch):
+def test_a_push_that_fails_says_so_in_one_line_and_the_same_command_again_succeeds(name, hub, folder, moeir):
     *fault, code, words = FAULTS[name]
     hub.fail(*fault)
     command = ("push", "--input", "came", "--repo", "anna/came")
-    with monkeypatch.context() as patch:
-        if "silent" in fault:
-            patch.setattr("moeir.hub.SECONDS_OF_SILENCE", 1.0)
-        result = moeir(*command)
-    close_session()  # a client keeps its limits
+    result = moeir(*command)
     assert result.code == code and result.stdout == ""
-    assert result.stderr.count("\n") == 1 and result.stderr.startswith(("error: anna/came: ", "error: --repo anna/came: ")), result.stderr
+    assert result.stderr.count("\n") == 1 and result.stderr.startswith("error: anna/came: "), result.stderr
     assert words in result.stderr and TOKEN not in result.stderr
     assert all(len(repository.commits) == 1 for repository in hub.repositories.values())  # nothing of the product is visible
     before = len(hub.requests)
@@ -185,7 +163,7 @@ def test_a_token_is_needed_and_a_private_repository_is_not_for_others(hub, folde
     monkeypatch.setenv("HF_TOKEN", "hf_another")
     for command in ("push --input came --repo anna/other", "pull --repo anna/came --output pulled"):
         result = moeir(*command.split())
-        assert result.code == 2 and "the Hub refuses access (401); check the name, and log in with `hf auth login`" in result.stderr
+        assert result.code == 2 and "not accepted: " in result.stderr and "401" in result.stderr
     assert "anna/other" not in hub.repositories and not (folder / "pulled").exists()
 
 
@@ -193,38 +171,24 @@ REFUSED = [  # flags, exit code and words, before anything is sent
     ("--input secret-corpus.jsonl", 4, "has no manifest.json"),
     ("--input page.html", 2, "expected a checkpoint, encodings, an index or runs, found report"),
     ("--input damaged", 4, "damaged"),
-    ("--input idx --corpus few.jsonl", 3, "few.jsonl: no document 'ant', which idx has"),
-    (f"--input enc {CORPUS}", 2, "--corpus: --input is encodings, which computes nothing"),
     ("--input came --run a.trec", 2, "--run needs --qrels"),
     (f"--input came {QRELS}", 2, "--qrels needs --run"),
-    (f"--input a.trec --run a.trec {QRELS}", 2, "the runs of --input are measured; leave it out"),
     (f"--input came --run a.trec b/a.trec {QRELS}", 2, "two runs have the same name"),
-    ("--input came --run - " + QRELS, 2, "-: is read more than once"),
     (f"--input a.trec {QRELS} --measure nDGC@10", 2, "nDGC@10"),
 ]
 
 
 def test_what_cannot_be_pushed_is_refused_before_anything_is_sent(hub, folder, moeir, run):
-    run(f"search --index idx {QUERIES} --output a.trec")
+    run("search --index idx --queries secret-test-queries.tsv --output a.trec")
     run(f"report --run a.trec {QRELS} --output page.html")
     (folder / "b").mkdir()
     shutil.copy("a.trec", "b")
     shutil.copytree("came", "damaged")
     (folder / "damaged" / "vocab.txt").write_bytes((folder / "came" / "vocab.txt").read_bytes()[:-2] + b"x\n")
-    (folder / "few.jsonl").write_text('{"_id": "owl", "text": "An owl."}\n')
     for flags, code, words in REFUSED:
         result = moeir("push", *flags.split(), "--repo", "anna/x")
         assert result.code == code and words in result.stderr and result.stderr.count("error: ") == 1, (flags, result.stderr)
         assert hub.requests == []
-    for flags, words in (("--license gpl-99", '"license" must be one of'), ("--repo a//b", "not accepted")):
+    for flags, words in (("--license gpl-99", '"license" must be one of'), ("--repo a//b", "not accepted: Repo id must")):
         result = moeir("push", "--input", "came", "--repo", "anna/came", *flags.split())
         assert result.code == 2 and words in result.stderr and result.stderr.count("error: ") == 1
-
-
-def test_the_command_of_a_product_has_its_settings_and_no_path():
-    sources = {"model": ["hub:org/bert"], "train": ["a1", "b2"], "corpus": ["irds:beir/scifact"]}
-    settings = {"arch": "dense", "seed": 42, "steps": 5, "cache": "/home/anna/cache", "recompute": True, "negatives": 7}
-    command = format_command({"stage": "finetune", "settings": settings, "sources": sources})
-    words = "moeir finetune --model org/bert --arch dense --train TRAIN --train TRAIN --corpus irds:beir/scifact"
-    assert set(words.split()) <= set(command.split()) and "anna" not in command and "--seed" not in command
-    assert "--recompute" in command.split() and "--steps 5" in command and command.endswith("--output OUTPUT")

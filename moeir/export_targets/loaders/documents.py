@@ -1,10 +1,8 @@
 """The documents of the export in this folder, read in batches, and the command line of its loader."""
 
 import argparse
-import fcntl
 import hashlib
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -12,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parent
-MESSAGE_LENGTH = 500
+MESSAGE_LENGTH, BLOCK_BYTES = 500, 2**20
 Query = Any  # an array [D] for a dense expert, [L, D] for late interaction, (terms [n], weights [n]) for a sparse expert
 Hits = list[tuple[str, float]]  # ids and scores of documents, the best first
 
@@ -26,56 +24,59 @@ def read_schema(folder: Path = FOLDER) -> dict[str, Any]:
     return schema
 
 
-def verify_files(folder: Path) -> None:
-    """SystemExit if a file of documents is not as it was exported."""
-    for name, facts in read_schema(folder)["files"].items():
-        try:
-            with open(folder / name, "rb") as file:
-                is_whole = hashlib.file_digest(file, "sha256").hexdigest() == facts["sha256"]
-        except OSError as problem:
-            raise SystemExit(f"{folder / name}: {problem.strerror}; export again") from None
-        if not is_whole:
-            raise SystemExit(f"{folder / name}: damaged or changed: its checksum is not the one in schema.json; export again")
+def verify_files(folder: Path, schema: dict[str, Any]) -> None:
+    """SystemExit if the files of documents are not as they were exported: the digest is that of their content and the schema."""
+    digest = hashlib.sha256()
+    for file in list_document_files(folder):
+        with open(file, "rb") as stream:
+            while block := stream.read(BLOCK_BYTES):
+                digest.update(block)
+    digest.update(json.dumps({name: value for name, value in schema.items() if name != "digest"}).encode())
+    if digest.hexdigest() != schema["digest"]:
+        raise SystemExit(f"{folder}: damaged or changed: its checksum is not the one in schema.json; export again")
+
+
+def list_document_files(folder: Path) -> list[Path]:
+    """The files of documents, in order."""
+    return sorted(folder.glob("documents-*.jsonl"))
 
 
 def read_points(folder: Path, first: int = 0) -> Iterator[dict[str, Any]]:
-    """The documents from number `first` on, one at a time; files before it are not read."""
-    for name, facts in read_schema(folder)["files"].items():
-        if first < facts["documents"]:
-            with open(folder / name, encoding="utf-8") as lines:
-                yield from map(json.loads, islice(lines, first, None))
-        first = max(0, first - facts["documents"])
+    """The documents from number `first` on, one at a time."""
+    for file in list_document_files(folder):
+        with open(file, encoding="utf-8") as lines:
+            for line in lines:
+                if first == 0:
+                    yield json.loads(line)
+                first = max(first - 1, 0)
 
 
 def load_documents(collection: Any, location: str, *, replace: bool = False, folder: Path = FOLDER) -> int:
     """Fill a collection from where it stands and return the number of documents; SystemExit if it holds another export.
 
     `collection.read_digest()` is that of the export in it, "" for content of another origin, None if there is nothing. `stored_count()` is
-    the number of documents in it, the leading ones but for a batch that was interrupted; `add` replaces what is there already. Loads of one
-    export on one machine wait for each other.
+    the number of documents in it, the leading ones but for a batch that was interrupted; `add` replaces what is there already.
     """
-    schema, file = read_schema(folder), folder / "schema.json"
-    with open(file, "ab" if os.access(file, os.W_OK) else "rb") as lock:  # NFS locks only what is opened for writing
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        verify_files(folder)
-        stored = collection.read_digest()
-        if stored not in (None, schema["digest"]):
-            if not replace or not stored:
-                content = f"another export (digest {stored[:12]})" if stored else "documents of another origin"
-                advice = f"{'--replace deletes them, or ' if stored else ''}export with another name=…"
-                problem = f"holds {content}, expected this export ({schema['digest'][:12]}); {advice}"
-                raise SystemExit(f"{schema['name']} at {location} {problem}")
-            collection.drop()
-            stored = None
-        if stored is None:
-            collection.create()
-        size = collection.points_per_batch
-        points = read_points(folder, collection.stored_count() // size * size)
-        while batch := list(islice(points, size)):
-            collection.add(batch)
-        collection.finish()
+    schema = read_schema(folder)
+    verify_files(folder, schema)
+    stored = collection.read_digest()
+    if stored not in (None, schema["digest"]):
+        if not replace or not stored:
+            content = f"another export (digest {stored[:12]})" if stored else "documents of another origin"
+            advice = f"{'--replace deletes them, or ' if stored else ''}export with another name=…"
+            problem = f"holds {content}, expected this export ({schema['digest'][:12]}); {advice}"
+            raise SystemExit(f"{schema['name']} at {location} {problem}")
+        collection.drop()
+        stored = None
+    if stored is None:
+        collection.create()
+    size = collection.points_per_batch
+    points = read_points(folder, collection.stored_count() // size * size)
+    while batch := list(islice(points, size)):
+        collection.add(batch)
+    collection.finish()
     count, stored = int(collection.stored_count()), collection.read_digest()
-    if (count, stored) != (schema["documents"], schema["digest"]):  # another machine loads into it, too
+    if (count, stored) != (schema["documents"], schema["digest"]):  # another process loads into it, too
         problem = f"has {count} documents of {stored}, expected {schema['documents']} of {schema['digest']}: changed while it was loaded"
         raise SystemExit(f"{schema['name']} at {location} {problem}; delete it there, and load once")
     return count
@@ -84,7 +85,7 @@ def load_documents(collection: Any, location: str, *, replace: bool = False, fol
 def run_loader(open_collection: Callable[..., Any]) -> None:
     """`python load.py LOCATION [--replace] [--option KEY=VALUE]`."""
     parser = argparse.ArgumentParser(description="Load the export in this folder; an interrupted load goes on where it stopped.")
-    parser.add_argument("location", help="address, file or folder of the engine; README.md has an example")
+    parser.add_argument("location", help="address, file or folder of the engine")
     parser.add_argument("--replace", action="store_true", help="delete what holds another export")
     parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="passed on to the engine's client; repeatable")
     arguments = parser.parse_args()

@@ -1,12 +1,10 @@
 """Runs, judgements, answers and groups of queries that several stages take as flags: their checks, names and readers."""
 
-import importlib.util
 import logging
 import statistics
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,7 +13,6 @@ from moeir import variants
 from moeir.artifacts import atomic_write, manifests
 from moeir.artifacts.shards import Shard
 from moeir.errors import ArtifactError, DataError, UsageError
-from moeir.fusion import FUSED
 from moeir.stages.base import STREAM, is_stream, split_run_name
 
 if TYPE_CHECKING:
@@ -71,16 +68,10 @@ def choose_form(form: str, output: Path, stream_form: str, forms: Mapping[str, s
     return stream_form if output == STREAM else "jsonl" if ".jsonl" in suffixes else other
 
 
-def check_table_suffix(output: Path, *, plots: bool = False) -> None:
-    """UsageError if the file is called a picture that is not written, so that a table under its name would be taken for one."""
+def check_table_suffix(output: Path) -> None:
+    """UsageError if the file is called a picture, which is not written, so that a table under its name would be taken for one."""
     if atomic_write.final_path(output).suffix.lower() in PICTURE_SUFFIXES:
-        raise UsageError(f"--output {output}: expected {'.svg or .png for a plot, ' if plots else ''}.tsv or .jsonl for a table")
-
-
-def check_matplotlib(output: Path) -> None:
-    """UsageError if matplotlib, which plots need, is not installed."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise UsageError(f"--output {output}: plots need the package matplotlib; pip install 'moeir[report]'")
+        raise UsageError(f"--output {output}: expected .tsv or .jsonl for a table")
 
 
 def run_paths(runs: Sequence[Path]) -> list[Path]:
@@ -145,20 +136,6 @@ def is_fused(path: Path) -> bool:
     return manifests.manifest_path(path).is_file() and manifests.read_manifest(path).get("stage") == "fuse"
 
 
-def find_merged_runs(paths: Mapping[str, Path]) -> dict[str, list[str]]:
-    """The runs that each fused run merges, among the runs of one call: by the manifests of `moeir search` and `moeir fuse`."""
-    files = {name: path for name, path in paths.items() if not is_stream(path)}
-    searches = {name: search for name, path in files.items() if (search := find_search_of_run(path))}
-    merged, digest_of = dict[str, list[str]](), cache(manifests.compute_digest)  # a run may be large, and fused in several ways
-    for name, path in files.items():
-        if name in searches and searches[name].expert == FUSED:
-            merged[name] = [other for other, search in searches.items() if search == searches[name]._replace(expert=search.expert)]
-        elif is_fused(path):
-            digests = manifests.read_manifest(path)["sources"]["run"]
-            merged[name] = [other for other, file in files.items() if digest_of(file) in digests]
-    return {name: parts for name, parts in ((name, [part for part in parts if part != name]) for name, parts in merged.items()) if parts}
-
-
 def read_run_with_depth(path: Path, collapse: str | None = None) -> "Run":
     """A run, with the depth of its search if its manifest names it and the file is as large as it was written: not cut since; with
     `collapse` that of the documents of its passages, of unknown depth."""
@@ -194,16 +171,6 @@ def warn_of_better_part(
 def read_runs(paths: Sequence[Path]) -> "dict[str, Run]":
     """The runs by name."""
     return {name: read_run_with_depth(path) for name, path in name_runs(paths).items()}
-
-
-def read_query_texts(path: Path, needed: Collection[str], origin: str, *, keep_empty: bool) -> dict[str, str]:
-    """The texts of the needed queries, by id; DataError if one is missing, which `origin` has."""
-    from moeir.records import texts
-
-    contents = {text.id: text.content for text in texts.read_texts(path, keep_empty=keep_empty)}
-    if missing := next((query for query in needed if query not in contents), None):
-        raise DataError(f"{path}: has no query {missing!r}, which {origin}")
-    return {query: contents[query] for query in needed}
 
 
 def read_answers(path: Path, match: str) -> "Answers":

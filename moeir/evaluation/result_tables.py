@@ -174,16 +174,7 @@ def _format_column(entry: Mapping[str, Any], column: str) -> str:
     """The cell of a column beside a mean: its interval, or its p-value, which the first run has not."""
     if column == "95 %":
         return "{:.4f}-{:.4f}".format(*entry["interval"])
-    return format_p(entry["p"]) if "p" in entry else ""
-
-
-def format_p(p: float) -> str:
-    """A p-value as tables show it: three digits, never 0.
-
-    >>> format_p(0.0312), format_p(0.0)
-    ('0.031', '<0.001')
-    """
-    return "<0.001" if p < 0.001 else f"{p:.3f}"
+    return significance.format_p(entry["p"]) if "p" in entry else ""
 
 
 def to_lines(systems: Mapping[str, LabelledValues], form: str, *, per_query: bool = False) -> Iterator[str]:

@@ -13,13 +13,13 @@ RESAMPLES = 10_000
 _NUMBERS_PER_BATCH = 2**22  # numbers in memory at once
 
 
-def describe_p(p: float) -> str:
-    """A p-value in a sentence: three digits, never 0.
+def format_p(p: float) -> str:
+    """A p-value as tables show it: three digits, never 0.
 
-    >>> describe_p(0.0312), describe_p(0.0)
-    ('p = 0.031', 'p < 0.001')
+    >>> format_p(0.0312), format_p(0.0)
+    ('0.031', '<0.001')
     """
-    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+    return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def paired_t_test(first: Mapping[str, float], second: Mapping[str, float]) -> float:

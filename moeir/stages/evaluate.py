@@ -19,11 +19,13 @@ from moeir.stages.run_arguments import (
     check_measures,
     check_table_suffix,
     choose_form,
+    find_merged_runs,
     name_runs,
     name_source,
     read_answers,
     read_run_with_depth,
     run_paths,
+    warn_of_better_part,
 )
 
 if TYPE_CHECKING:
@@ -146,6 +148,9 @@ class Evaluate(Stage):
         lines.write_lines(self._output_lines(values), self.output)
         for text in notes:
             log.info("%s", text)
+        for name, parts in find_merged_runs(name_runs(self.run)).items() if groups is None and len(values) > 1 else ():
+            samples = {one: values[one][ALL_QUERIES][str(requested[0])] for one in (*parts, name)}
+            warn_of_better_part(str(requested[0]), {part: samples[part] for part in parts}, f"{name}, which merges it,", samples[name])
         return {"queries": queries, "runs": len(values)}
 
     def _runs_with_qrels(self, requested: "list[Measure]") -> "Iterator[tuple[str, Path, Run, Qrels, str]]":

@@ -16,7 +16,6 @@ from moeir.stages.run_arguments import (
     DEFAULT_MEASURES,
     check_measures,
     find_search_of_run,
-    is_fused,
     name_runs,
     name_source,
     read_runs,
@@ -138,8 +137,8 @@ class Report(Stage):
         A run without the manifest of a search belongs to the expert that NAME=PATH names. One that was searched with another calibration
         has other scores than the explanations would have.
         """
-        digests, experts = sorted(map(manifests.compute_digest, self.index)), dict[str, str]()
-        others, elsewhere = list[str](), list[str]()  # without explanations; of these, runs of other indexes and fused ones
+        digests = sorted(map(manifests.compute_digest, self.index))
+        experts, others = dict[str, str](), list[str]()
         counts = manifests.read_manifest(self.index[0])["counts"]
         known = {*counts["experts"], FUSED}
         default = (counts.get("checkpoint") or {}).get("digest")
@@ -152,13 +151,12 @@ class Report(Stage):
                 experts.setdefault(str(expert), name)
             else:
                 others.append(name)
-                elsewhere += [name] if is_fused(path) or (search and sorted(search.indexes) != digests) else []
         if experts.keys() == {FUSED}:
             log.warning("%s: shown without explanations, which need the runs of its experts: name them with --run", experts.pop(FUSED))
-        if others := [name for name in others if not experts or name not in elsewhere]:
+        if others:
             whose = "" if default is None else f" and {self.model or 'its checkpoint'} (--model names a calibrated one)"
             expected = f"not an expert's run that moeir search wrote with {', '.join(map(str, self.index))}{whose}"
-            log.warning("%s: shown without explanations: %s; --run EXPERT=PATH tells whose run it is", ", ".join(others), expected)
+            log.info("%s: shown without explanations: %s; --run EXPERT=PATH tells whose run it is", ", ".join(others), expected)
         return experts
 
     def _load_explanations(self, pages: "QueryPages", query_texts: "Mapping[str, Text]", experts: Mapping[str, str]) -> "Explanations":

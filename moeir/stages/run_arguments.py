@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,6 +14,7 @@ from moeir import variants
 from moeir.artifacts import atomic_write, manifests
 from moeir.artifacts.shards import Shard
 from moeir.errors import ArtifactError, DataError, UsageError
+from moeir.fusion import FUSED
 from moeir.stages.base import STREAM, is_stream, split_run_name
 
 if TYPE_CHECKING:
@@ -136,6 +138,20 @@ def is_fused(path: Path) -> bool:
     return manifests.manifest_path(path).is_file() and manifests.read_manifest(path).get("stage") == "fuse"
 
 
+def find_merged_runs(paths: Mapping[str, Path]) -> dict[str, list[str]]:
+    """The runs that each fused run merges, among the runs of one call: by the manifests of `moeir search` and `moeir fuse`."""
+    files = {name: path for name, path in paths.items() if not is_stream(path)}
+    searches = {name: search for name, path in files.items() if (search := find_search_of_run(path))}
+    merged, digest_of = dict[str, list[str]](), cache(manifests.compute_digest)  # a run may be large, and fused in several ways
+    for name, path in files.items():
+        if name in searches and searches[name].expert == FUSED:
+            merged[name] = [other for other, search in searches.items() if search == searches[name]._replace(expert=search.expert)]
+        elif is_fused(path):
+            digests = manifests.read_manifest(path)["sources"]["run"]
+            merged[name] = [other for other, file in files.items() if digest_of(file) in digests]
+    return {name: parts for name, parts in ((name, [part for part in parts if part != name]) for name, parts in merged.items()) if parts}
+
+
 def read_run_with_depth(path: Path, collapse: str | None = None) -> "Run":
     """A run, with the depth of its search if its manifest names it and the file is as large as it was written: not cut since; with
     `collapse` that of the documents of its passages, of unknown depth."""
@@ -164,8 +180,8 @@ def warn_of_better_part(
     means = {name: statistics.fmean(by_query.values()) for name, by_query in values.items()}
     fused_mean, best = statistics.fmean(fused.values()), max(means, key=means.__getitem__)
     if means[best] > fused_mean:
-        p = significance.describe_p(significance.paired_t_test(values[best], fused))
-        log.warning("%s alone has %s %.4f, %s %.4f, %s%s", best, measure, means[best], fused_name, fused_mean, p, advice.format(best))
+        p = significance.format_p(significance.paired_t_test(values[best], fused))
+        log.warning("%s alone has %s %.4f, %s %.4f, p %s%s", best, measure, means[best], fused_name, fused_mean, p, advice.format(best))
 
 
 def read_runs(paths: Sequence[Path]) -> "dict[str, Run]":

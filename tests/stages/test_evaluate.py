@@ -6,6 +6,7 @@ import pytest
 import scipy
 
 from moeir.evaluation.significance import confidence_interval, correct_p_values, paired_t_test
+from moeir.records.runs import read_run
 
 
 @pytest.fixture
@@ -223,6 +224,24 @@ def test_a_name_that_cannot_be_given_is_refused(place, moeir):
     ):
         result = moeir("evaluate", "--run", *runs, "--qrels", "qrels")
         assert (result.code, result.stdout) == (code, "") and words in result.stderr
+
+
+def test_a_fused_run_below_one_of_its_parts_is_named(place, moeir):
+    below = "three alone has RR 0.9000, fused, which merges it, 0.5000, p 0.042"
+    for method, expected in (("linear:weights=1+0", below), ("linear:weights=0+1", None)):
+        runs = ("--run", "one.trec", "--run", "three.trec")
+        assert moeir("fuse", *runs, "--method", method, "--output", "fused.trec", "--force").code == 0
+        result = moeir("evaluate", *runs, "--run", "two.trec", "--run", "fused.trec", "--qrels", "qrels", "--measure", "RR")
+        assert result.code == 0 and ("alone has" in result.stderr) == (expected is not None) and (expected or "") in result.stderr
+
+
+def test_a_searched_fused_run_below_one_of_its_experts_is_named(index, toy, moeir, tmp_path):
+    moeir("search", "--index", index, "--queries", toy / "test-queries.tsv", "--output", tmp_path / "runs")
+    best = read_run(tmp_path / "runs" / "global.trec")
+    (tmp_path / "best.qrels").write_text("".join(f"{query} 0 {best.hits(query)[0][0]} 1\n" for query in best.queries))
+    runs = [word for name in ("lexical", "local", "global", "fused") for word in ("--run", tmp_path / "runs" / f"{name}.trec")]
+    stderr = moeir("evaluate", *runs, "--qrels", tmp_path / "best.qrels", "--measure", "RR@10").stderr
+    assert "global alone has RR@10 1.0000, fused, which merges it, " in stderr
 
 
 HOSTILE = "a\n| x | 1.0 |\x1b[2J\x9b\u2028\u202eb\t*_`[<b>&"

@@ -270,9 +270,13 @@ def test_runs_of_another_index_or_without_those_of_the_experts_are_shown_without
     assert not any("x" in case for case in ParsedPage((tmp_path / "page.html").read_text()).blocks()["cases-0"])
 
 
-def test_a_run_of_bm25_or_of_several_runs_beside_the_experts_needs_no_warning(room, bm25_index, command, index, moeir, tmp_path):
+def test_a_run_of_bm25_or_of_several_runs_beside_the_experts_is_shown_without_explanations(
+    room, bm25_index, command, index, moeir, tmp_path
+):
     assert moeir("search", "--index", bm25_index, "--queries", room / "queries.tsv", "--output", tmp_path / "bm25.trec").code == 0
     assert moeir("fuse", "--run", tmp_path / "bm25.trec", room / "runs/fused.trec", "--output", tmp_path / "all.trec").code == 0
     more = ("--run", tmp_path / "bm25.trec", "--run", tmp_path / "all.trec", "--index", index)
     result = moeir(*command, *more, "--output", tmp_path / "page.html")
-    assert (result.code, result.messages) == (0, [])
+    assert result.code == 0 and len(result.messages) == 1
+    assert result.messages[0].startswith("bm25, all: shown without explanations: not an expert's run that moeir search wrote with ")
+    assert ParsedPage((tmp_path / "page.html").read_text()).blocks()["data"]["experts"] == {name: name for name in EXPERTS}

@@ -35,8 +35,7 @@ from numpy.typing import NDArray
 from record import SUMS, read_lines
 
 from moeir.errors import DataError
-from moeir.evaluation.result_tables import format_p
-from moeir.evaluation.significance import confidence_interval, correct_p_values
+from moeir.evaluation.significance import confidence_interval, correct_p_values, format_p
 from moeir.evaluation.tables import format_markdown
 
 HERE = Path(__file__).parent

@@ -5,7 +5,6 @@ LCE (Gao et al. 2021) combines BERT, RoBERTa and ELECTRA without a formula; each
 
 import numpy as np
 import numpy.typing as npt
-import scipy
 
 Floats = npt.NDArray[np.float64]
 
@@ -16,7 +15,9 @@ def zscore(scores: Floats) -> Floats:
     >>> zscore(np.array([[1.0, 3.0], [10.0, 10.0]])).tolist()
     [-0.5, 0.5]
     """
-    return np.asarray(np.nan_to_num(scipy.stats.zscore(scores, axis=1)).mean(axis=0))
+    centred = scores - scores.mean(axis=1, keepdims=True)
+    equal = scores.max(axis=1, keepdims=True) == scores.min(axis=1, keepdims=True)
+    return np.asarray(np.where(equal, 0.0, centred / np.where(equal, 1.0, scores.std(axis=1, keepdims=True))).mean(axis=0))
 
 
 def mean(scores: Floats) -> Floats:

@@ -39,7 +39,7 @@ maps() { # NAME MODEL...: figures/NAME.svg, a panel for each
   for model in "$@"; do flags+=(--model "$WORK/ckpt/$model"); done
   mkdir -p "$WORK/figures"
   $PYTHON "$examples/project_vectors.py" "${flags[@]}" --queries "${queries[dev]}" --corpus "${corpora[msmarco]}" --qrels "${qrels[dev]}" \
-    --expert global --pairs "$PAIRS" --projection "tsne:perplexity=$PERPLEXITY" --seed "$SEED" --output "$WORK/figures/$name.svg"
+    --expert global --pairs "$PAIRS" --perplexity "$PERPLEXITY" --seed "$SEED" --output "$WORK/figures/$name.svg"
 }
 
 bm25_negatives

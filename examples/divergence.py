@@ -8,6 +8,7 @@ A line for each checkpoint, from random pairs of a query and a relevant document
 import argparse
 import random
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -15,9 +16,10 @@ import numpy as np
 from scipy.spatial.distance import cdist
 from scipy.special import logsumexp, rel_entr, softmax
 
-from moeir.errors import DataError, MoeirError
+import moeir
+from moeir.backbones.device import select_device
+from moeir.errors import DataError, MoeirError, UsageError
 from moeir.records import qrels, texts
-from moeir.stages.analysis_inputs import TextEncoder
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -73,6 +75,23 @@ def sample_pairs(queries: Path, corpus: Path, judgements: Path, count: int, seed
     return random.Random(seed).sample(pairs, count)
 
 
+def select_dense_expert(model: Any, name: str | None) -> str:
+    """The dense expert of a checkpoint called `name`, or the only one."""
+    dense = [expert for expert, kind in model.architecture.representation_kinds.items() if kind == "dense"]
+    if name not in dense and (name is not None or len(dense) != 1):
+        raise UsageError(f"--expert: expected one of {', '.join(dense)} ({model.path})")
+    return name or dense[0]
+
+
+def encode_texts(model: Any, some_texts: Sequence[texts.Text], side: str, expert: str) -> tuple[Array, list[str]]:
+    """Vectors of length 1 of texts [n, D], and the expert that the first router of whole texts selects for each, or the side."""
+    encoded = model.encode([text.content for text in some_texts], side)
+    vectors = encoded[expert].vectors.cpu().numpy()
+    router = next((output for output in encoded.routing.values() if len(output.probabilities) == len(some_texts)), None)
+    names = [side] * len(some_texts) if router is None else [f"expert {number}" for number in router.probabilities.argmax(1).tolist()]
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12), names
+
+
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, action="append", required=True)
@@ -82,7 +101,6 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--pairs", type=int, default=400)  # Ma et al. 2023, section 2.2
     parser.add_argument("--bandwidth", type=float, default=1.0, help="of the Gaussian kernel over cosine distances")
     parser.add_argument("--seed", type=int, default=42)
-    parser.add_argument("--dtype", default="auto")
     parser.add_argument("--device", default="auto")
     options = parser.parse_args(arguments)
     if options.pairs < 2 or not options.bandwidth > 0:
@@ -90,10 +108,11 @@ def main(arguments: list[str]) -> None:
     pairs = sample_pairs(options.queries, options.corpus, options.qrels, options.pairs, options.seed)
     sys.stdout.write("model\texpert\tpairs\tKL\tJS\n")
     for path in options.model:
-        encoder = TextEncoder.open(path, options.device, options.dtype, 16384)
-        expert = encoder.select_dense_expert(options.expert)
-        queries, _ = encoder.encode_dense([query.content for query, _ in pairs], "query", expert)
-        documents, _ = encoder.encode_dense([document.content for _, document in pairs], "document", expert)
+        model = moeir.open_checkpoint(path, select_device(options.device))
+        expert = select_dense_expert(model, options.expert)
+        queries, documents = (
+            encode_texts(model, side, name, expert)[0] for name, side in zip(("query", "document"), zip(*pairs, strict=True), strict=True)
+        )
         kl, js = estimate_divergences(queries, documents, bandwidth=options.bandwidth)
         sys.stdout.write(f"{path.name}\t{expert}\t{len(pairs)}\t{kl:.9g}\t{js:.9g}\n")
 

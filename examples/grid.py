@@ -7,12 +7,10 @@ prints the table, or writes FILE: .tsv, or a figure as .svg or .png. A --qrels w
 """
 
 import argparse
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from moeir.analysis.result import Plot
 from moeir.errors import MoeirError, UsageError
 from moeir.evaluation import measures, tables
 from moeir.records import lines, qrels, runs
@@ -48,19 +46,15 @@ def evaluate_cells(run_flags: Sequence[str], qrels_flags: Sequence[str], measure
     return means
 
 
-def make_plot(means: Mapping[tuple[str, str], float], measure: str, kind: str) -> Plot:
-    """The cells as a heat map, bars, or a line for each row over columns that are numbers."""
-    rows, columns = (list(dict.fromkeys(cell[part] for cell in means)) for part in (0, 1))
-    if kind != "lines":
-        return Plot(kind, [(measure, row, column, means.get((row, column), math.nan)) for row in rows for column in columns])
+def check_columns(means: Mapping[tuple[str, str], float]) -> None:
+    """UsageError for columns that are no numbers, over which no line can be drawn."""
+    columns = list(dict.fromkeys(column for _, column in means))
     try:
-        numbers = {float(column): column for column in columns}
+        numbers = set(map(float, columns))
     except ValueError:
         raise UsageError(f"--plot lines: expected numbers as columns, found {', '.join(columns)}") from None
     if len(numbers) < len(columns):
         raise UsageError(f"--plot lines: two columns are the same number: {', '.join(columns)}")
-    cells = [(row, number) for row in rows for number in sorted(numbers) if (row, numbers[number]) in means]
-    return Plot("lines", [(measure, row, number, means[row, numbers[number]]) for row, number in cells])
 
 
 def main() -> None:
@@ -81,9 +75,11 @@ def main() -> None:
     if arguments.output.suffix == ".tsv":
         lines.write_lines(tables.format_lines(["row", *columns], rows, "tsv"), arguments.output)
         return
-    from moeir.reporting import plots
+    if arguments.plot == "lines":
+        check_columns(means)
+    import figures
 
-    plots.draw_plot(make_plot(means, arguments.measure, arguments.plot), arguments.output, arguments.output.suffix.removeprefix("."))
+    figures.draw_panels(arguments.plot, {arguments.measure: means}, arguments.output)
 
 
 if __name__ == "__main__":

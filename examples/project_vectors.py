@@ -16,14 +16,15 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-from divergence import sample_pairs
+from divergence import encode_texts, sample_pairs, select_dense_expert
+from figures import COLOURS, STYLE, save_figure
 from matplotlib.figure import Figure
+from sklearn.manifold import TSNE
 
-from moeir import variants
+import moeir
+from moeir.backbones.device import select_device
 from moeir.errors import MoeirError, UsageError
 from moeir.records import qrels, runs, texts
-from moeir.reporting.plots import COLOURS, STYLE
-from moeir.stages.analysis_inputs import TextEncoder
 
 
 def read_sides(options: argparse.Namespace) -> tuple[list[texts.Text], list[texts.Text]]:
@@ -38,22 +39,31 @@ def read_sides(options: argparse.Namespace) -> tuple[list[texts.Text], list[text
     return [query], [by_id[name] for name in names]
 
 
+def project(vectors: Any, options: argparse.Namespace) -> Any:
+    """t-SNE over cosine distances, from the principal components: vectors of length 1 [N, D] -> [N, 2 or 3]."""
+    if not 1 <= options.perplexity < len(vectors):
+        raise UsageError(f"--perplexity {options.perplexity:g}: expected 1 to less than the number of points, {len(vectors)}")
+    rate = max(10.0, len(vectors) / 48)  # Belkina et al. 2019 in scikit-learn's scale, whose minimum, 50, scatters few
+    tsne = TSNE(options.dimensions, perplexity=options.perplexity, init="pca", learning_rate=rate, random_state=options.seed)
+    return tsne.fit_transform(vectors)
+
+
 def encode_panels(options: argparse.Namespace, queries: list[texts.Text], documents: list[texts.Text]) -> dict[str, Any]:
-    """By title: the points of queries and then documents [N, 2 or 3], and the expert of each document, or None."""
-    panels, project = dict[str, Any](), variants.bind_variant("analysis.projection", options.projection)
+    """By title: the points of queries and then documents [N, 2 or 3], and the expert of each document, or `document`."""
+    panels = dict[str, Any]()
     for path in options.model:
-        encoder = TextEncoder.open(path, options.device, "auto", options.max_tokens)
-        architecture, expert = encoder.checkpoint.architecture, encoder.select_dense_expert(options.expert)
-        mixture, titles = architecture.mixture, [path.name]
+        model = moeir.open_checkpoint(path, select_device(options.device))
+        expert, mixture, titles = select_dense_expert(model, options.expert), model.architecture.mixture, [path.name]
         if options.before_mixture:
             if mixture is None:
                 raise UsageError(f"--before-mixture: {path} has no gated block over its vector; sbmoe has")
             titles = [f"{path.name}, before the experts", f"{path.name}, after the experts"]
         for title in titles:
-            architecture.mixture = None if title == titles[0] and options.before_mixture else mixture
-            first, _ = encoder.encode_dense([text.content for text in queries], "query", expert)
-            second, choices = encoder.encode_dense([text.content for text in documents], "document", expert)
-            panels[title] = project(np.concatenate([first, second]), options.dimensions, options.seed), choices
+            model.architecture.mixture = None if title == titles[0] and options.before_mixture else mixture
+            (first, _), (second, choices) = (
+                encode_texts(model, side, name, expert) for name, side in (("query", queries), ("document", documents))
+            )
+            panels[title] = project(np.concatenate([first, second]), options), choices
     return panels
 
 
@@ -64,8 +74,8 @@ def draw(panels: dict[str, Any], options: argparse.Namespace, count: int, releva
         projection: dict[str, Any] = {"projection": "3d"} if options.dimensions == 3 else {}
         all_axes = figure.subplots(1, len(panels), squeeze=False, subplot_kw=projection)[0]
         for axes, (title, (points, choices)) in zip(all_axes, panels.items(), strict=True):
-            queries, documents, names = points[:count], points[count:], sorted({choice or "document" for choice in choices})
-            colours = [COLOURS[1 + names.index(choice or "document")] for choice in choices]
+            queries, documents, names = points[:count], points[count:], sorted(set(choices))
+            colours = [COLOURS[1 + names.index(choice)] for choice in choices]
             if options.pairs is not None:
                 for ends in zip(queries, documents, strict=True):
                     axes.plot(*zip(*ends, strict=True), color="#9a9a9a", linewidth=0.5, alpha=0.5)
@@ -75,8 +85,7 @@ def draw(panels: dict[str, Any], options: argparse.Namespace, count: int, releva
                 axes.scatter(*documents[relevant].T, s=84, facecolors="none", edgecolors="#d00000")
             axes.scatter(*documents.T, s=14, alpha=0.65, linewidths=0, color=colours)
             axes.set_title(title)
-        metadata = {"Date": None} if options.output.suffix == ".svg" else {"Software": "moeir"}
-        figure.savefig(options.output, format=options.output.suffix.removeprefix("."), dpi=120, metadata=metadata)
+        save_figure(figure, options.output)
 
 
 def main(arguments: list[str]) -> None:
@@ -90,10 +99,9 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--sample", type=int, default=1000, help="hits of --query")
     parser.add_argument("--before-mixture", action="store_true")
     parser.add_argument("--expert")
-    parser.add_argument("--projection", default="tsne")
+    parser.add_argument("--perplexity", type=float, default=30.0, help="of t-SNE: roughly the number of neighbours")
     parser.add_argument("--dimensions", type=int, choices=(2, 3), default=2)
     parser.add_argument("--seed", type=int, default=42)
-    parser.add_argument("--max-tokens", type=int, default=16384)
     parser.add_argument("--device", default="auto")
     options = parser.parse_args(arguments)
     if (options.pairs is None) == (options.run is None or options.query is None):

@@ -7,12 +7,12 @@ A line for each query and relevant document, the best ranked of a query first; a
 
 import argparse
 import sys
+import textwrap
 from pathlib import Path
 
 from moeir.errors import MoeirError, UsageError
 from moeir.evaluation import tables
 from moeir.records import qrels, texts
-from moeir.stages.analyze import shorten_cell
 from moeir.stages.run_arguments import read_runs
 
 
@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> None:
         lists = [{document: rank for rank, document in enumerate(run.documents_of(query)[: options.depth], 1)} for run in runs.values()]
         relevant = sorted(document for document, grade in grades[query].items() if grade > 0)
         relevant.sort(key=lambda document: min(ranks.get(document, options.depth + 1) for ranks in lists))
-        text = shorten_cell(contents[query].content)
+        text = textwrap.shorten(contents[query].content, 80, placeholder=" …")
         rows += [[query, text, document, *(ranks.get(document) for ranks in lists)] for document in relevant]
     sys.stdout.write(tables.format_table(["query", "text", "document", *runs], rows) + "\n")
 

@@ -6,7 +6,7 @@
 # Figures:  WORK/figures/figures3-4-BACKBONE-SET.svg has fine-tuned on the left and all-3 on the right; figures3-4-BACKBONE-SET-block.svg
 #           the vectors of all-3 before its block and after it. The paper's left side, "the original DRM", may be either
 # Recipe:   TinyBERT; the thousand documents that all-3 has retrieved, by t-SNE to three dimensions with perplexity 30 from the principal
-#           components, seed 42 (PROJECTION, SEED); coloured by expert, relevant documents ringed, the query a cross. The paper has
+#           components, seed 42 (PERPLEXITY, SEED); coloured by expert, relevant documents ringed, the query a cross. The paper has
 #           one query of each set and names none: here the first with a relevant hit, or QUERIES="dl19=156493 nq=test7", SET=QUERY for
 #           each
 # Hardware: as sbmoe_table1.sh
@@ -18,13 +18,13 @@
 #     bash examples/sbmoe_figures3_4.sh         # COLLECTIONS=… QUERIES=… and everything at the top of sbmoe_steps.sh and steps.sh
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/sbmoe_steps.sh"
-COUNT=${COUNT:-3} PROJECTION=${PROJECTION:-tsne:perplexity=30} QUERIES=${QUERIES:-}
+COUNT=${COUNT:-3} PERPLEXITY=${PERPLEXITY:-30} QUERIES=${QUERIES:-}
 
 projected() { # NAME FLAGS...
   local name=$1
   shift
   mkdir -p "$cells/figures"
-  $PYTHON "$examples/project_vectors.py" "$@" --projection "$PROJECTION" --dimensions 3 --seed "$SEED" \
+  $PYTHON "$examples/project_vectors.py" "$@" --perplexity "$PERPLEXITY" --dimensions 3 --seed "$SEED" \
     --output "$cells/figures/figures3-4-$backbone-$name.$FIGURES"
 }
 

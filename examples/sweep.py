@@ -125,7 +125,7 @@ def train_all(trainings: Mapping[Path, tuple[Setting, str]], sweep: Mapping[str,
 
 def describe_interval(sample: list[float]) -> str:
     """The 95 % interval of the mean; none for a single value."""
-    return "{:.4f}-{:.4f}".format(*significance.confidence_interval(sample, is_measure=True)) if len(sample) > 1 else "-"
+    return "{:.4f}-{:.4f}".format(*significance.confidence_interval(sample)) if len(sample) > 1 else "-"
 
 
 def mean_over_seeds(runs: list[Path], sweep: Mapping[str, Any]) -> tuple[dict[str, float], list[float]]:

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 
-from moeir.analysis.result import Plot
 from moeir.errors import MoeirError
 from moeir.evaluation import tables
 from moeir.records import texts
@@ -59,16 +58,16 @@ def median(counts: Counter[int]) -> int:
     return next(length for length, count in zip(ordered, reached, strict=True) if 2 * count >= counts.total())
 
 
-def draw(statistics: Mapping[str, TextStatistics]) -> Plot:
-    """Bars of the shares of texts by their number of words, in classes that double, and of sentences by their form."""
-    marks = list[tuple[str, str, str, float]]()
+def list_shares(statistics: Mapping[str, TextStatistics]) -> dict[str, dict[tuple[str, str], float]]:
+    """The shares of texts by their number of words, in classes that double, and of sentences by their form."""
+    lengths, forms = dict[tuple[str, str], float](), dict[tuple[str, str], float]()
     longest = max(length for one in statistics.values() for length in one.lengths)
     for side, one in statistics.items():
         for bits in range(longest.bit_length() + 1):
             share = sum(count for length, count in one.lengths.items() if length.bit_length() == bits) / one.lengths.total()
-            marks.append(("words per text", side, f"{2**bits // 2}-{2**bits - 1}", share))
-        marks += [("form of sentences", side, form, one.forms[form] / max(1, one.forms.total())) for form in FORMS]
-    return Plot("bars", marks, y_label="share")
+            lengths[side, f"{2**bits // 2}-{2**bits - 1}"] = share
+        forms |= {(side, form): one.forms[form] / max(1, one.forms.total()) for form in FORMS}
+    return {"words per text": lengths, "form of sentences": forms}
 
 
 def find_sentences(text: str) -> list[str]:
@@ -98,9 +97,9 @@ def main(queries: Path, corpus: Path, figure: Path | None = None) -> None:
     rows = [(side, *row) for side, one in statistics.items() for row in one.rows()]
     sys.stdout.write(tables.format_table(["side", "statistic", "value"], rows) + "\n")
     if figure is not None:
-        from moeir.reporting import plots
+        import figures
 
-        plots.draw_plot(draw(statistics), figure, figure.suffix.removeprefix("."))
+        figures.draw_panels("bars", list_shares(statistics), figure, y_label="share")
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ DATA_FORMS = {"evaluate": "json", "analyze": "jsonl", "info": "json"}  # which t
 class Evaluation(dict[str, dict[str, float]]):
     """Means by run and measure: `evaluation["bm25"]["nDCG@10"]`.
 
-    `details` has all that `moeir evaluate --form json` writes: intervals, differences to the first run, effect sizes and p-values.
+    `details` has all that `moeir evaluate --form json` writes: intervals and p-values.
     """
 
     def __init__(self, details: dict[str, Any]) -> None:

@@ -139,7 +139,7 @@ def build_card(
     task = "text-ranking" if card.data.get("pipeline_tag") == "text-ranking" else "information-retrieval"
     results = [one for one in card.data.eval_results or () if one.dataset_name != dataset]
     for run, measure, values in ((run, *entry) for run, by_measure in systems.items() for entry in by_measure.items()):
-        interval = [round(bound, 6) for bound in significance.confidence_interval(list(values.values()), is_measure=True)]
+        interval = [round(bound, 6) for bound in significance.confidence_interval(list(values.values()))]
         facts, mean = {"run": run, "queries": len(values), "interval_95": interval}, round(fmean(values.values()), 6)
         dataset_type = "-".join(re.findall(r"[^\W_]+", dataset.lower()))  # the client joins results of one type under the first's name
         results.append(EvalResult(task, dataset_type, dataset, measure.lower(), mean, metric_name=measure, metric_args=facts))

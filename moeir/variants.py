@@ -33,7 +33,6 @@ FORMULAS = {
     "mining": "hits",
     "training.objectives": "batch",
     "analysis.overlap": "first",
-    "analysis.projection": "vectors",
     "reranking.ensembles": "scores",
 }
 BASE_CLASSES = {

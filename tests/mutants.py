@@ -43,15 +43,15 @@ MORE_TESTS = {  # of modules that no test imports, or not all that matter
     "indexes/vector_store": "indexes/test_maxsim indexes/test_two_step indexes/test_flat",
     "backbones/dispatch": "backbones/test_dispatch mixtures/",
     "training/losses": "training/test_objectives training/test_formulas",
-    "functions": "test_public_api", "reporting/plots": "stages/test_analyze", "reporting/training_curves": "stages/test_report",
-    "stages/analysis_inputs": "stages/test_analyze", "stages/check": "data_checks/", "stages/checkpoint_options": "stages/test_pretrain",
+    "functions": "test_public_api", "reporting/training_curves": "stages/test_report",
+    "stages/check": "data_checks/", "stages/checkpoint_options": "stages/test_pretrain",
     "stages/convert": "formats/test_convert", "stages/finetune": "stages/test_training_checkpoints stages/test_early_refusals",
     "stages/init": "architectures/test_initialize stages/test_every_architecture", "stages/variants": "test_variants test_cli",
     "stages/run_arguments": "stages/test_fuse stages/test_evaluate", "retrieval/explain": "stages/test_search_explain",
     "retrieval/run_files": "stages/test_search",
 }  # fmt: skip
 MORE_TESTS |= {  # of packages whose files are tested through the commands
-    "analysis/attribution": "stages/test_fuse fusion/test_formulas", "analysis/result": "stages/test_analyze",
+    "analysis/result": "stages/test_analyze",
     "data_sources": "test_data_sources",
     "hub": "stages/test_push stages/test_pull", "parsing": "test_settings", "records/remote_rows": "test_data_sources",
     **dict.fromkeys(("reporting/explanations", "reporting/html_page", "reporting/page_data"), "stages/test_report"),

@@ -36,7 +36,7 @@ SHARED_NAMES = {  # public names that several modules define, each with its reas
     "Index": "a stage, and the interface of an index",
     "Mote": "an architecture, and its pre-training",
     "margin_mse": "an objective, and the loss that it computes",
-    **dict.fromkeys(("rrf", "zscore"), "a way to fuse runs, and the same for the scores of an ensemble"),
+    "zscore": "a way to fuse runs, and the same for the scores of an ensemble",
 }
 NO_MODULES = {"utils", "util", "common", "core", "helpers", "misc", "models"}
 

@@ -70,7 +70,7 @@ def test_mteb_measures_what_evaluate_measures_and_the_example_prints_it(
         model = SearchModel(came_checkpoint, tmp_path / "work", expert=expert, dtype="float32")
         (result,) = mteb.evaluate(model, toy_task, cache=None).task_results
         run = tmp_path / "runs" / f"{expert or 'fused'}.trec"
-        values = package.evaluate(run=run, qrels=toy / "test-qrels.tsv", measure=["nDCG@10", "R@100"], compat="mteb")
+        values = package.evaluate(run=run, qrels=toy / "test-qrels.tsv", measure=["nDCG@10", "R@100"], compat="trec_eval")
         (means,), (scores,) = values.values(), result.scores["test"]
         assert scores["ndcg_at_10"] == pytest.approx(means["nDCG@10"], abs=6e-6)  # MTEB rounds to five digits
         assert scores["recall_at_100"] == pytest.approx(means["R@100"], abs=6e-6)

@@ -201,7 +201,6 @@ def test_arguments_of_another_kind_are_refused_in_one_line(bm25_index: Path, cam
         "filter_ids: id is not a string: null": lambda: searcher.filter_ids([None]),
         r"filter_ids: id is not a string: 1\.0": lambda: searcher.filter_ids([1.0]),
         "open_index: expected the path of an index": lambda: moeir.open_index([]),
-        "by='worst': expected score, file or rank": lambda: moeir.read_run(tmp_path / "a.trec", by="worst"),
         "depth: expected a whole number of 64 bits": lambda: moeir.search(index=searcher, query="owl", depth=10**5000),
         "--threads 10000000000: expected 1 to 4096": lambda: moeir.search(index=searcher, query="owl", threads=10**10),
         "encode: max_tokens: expected a whole number": lambda: checkpoint.encode(["owl"], max_tokens=0),

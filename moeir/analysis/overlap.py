@@ -6,7 +6,7 @@ from itertools import combinations
 import numpy as np
 
 from moeir import variants
-from moeir.analysis.result import AnalysisResult, Plot
+from moeir.analysis.result import AnalysisResult
 from moeir.errors import DataError, UsageError
 from moeir.records.runs import Run
 
@@ -57,6 +57,4 @@ def analyze_overlap(runs: Mapping[str, Run], spec: str) -> AnalysisResult:
             raise DataError(f"{one} and {other} have no query in common; are they runs of one query set?")
         values = [compare(runs[one].documents_of(query), runs[other].documents_of(query)) for query in common_queries]
         rows.append([one, other, len(common_queries), sum(values) / len(values)])
-    values_of = {frozenset((one, other)): value for one, other, _, value in rows} | {frozenset((name,)): 1.0 for name in runs}
-    plot = Plot("heatmap", [(spec, one, other, values_of[frozenset((one, other))]) for one in runs for other in runs])
-    return AnalysisResult(["run", "other", "queries", spec], rows, plot, table_header=["run", "run", "queries", spec])
+    return AnalysisResult(["run", "other", "queries", spec], rows)

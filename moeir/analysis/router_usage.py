@@ -7,7 +7,7 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 from scipy.special import entr
 
-from moeir.analysis.result import AnalysisResult, Plot
+from moeir.analysis.result import AnalysisResult
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -78,6 +78,4 @@ def analyze_usage(usage_by_side: Mapping[str, Mapping[str, RouterUsage]]) -> Ana
     rows: list[list[Any]] = []
     for side, routers in usage_by_side.items():
         rows += [[side, router, *row] for router, usage in routers.items() for row in usage.rows()]
-    marks = [(row[1], row[0], row[3], row[5]) for row in rows if row[3] != "all"]
-    columns = ["side", "router", "of", "expert", "chosen", "share", "probability", "entropy"]
-    return AnalysisResult(columns, rows, Plot("bars", marks, x_label="expert", y_label="share of decisions"))
+    return AnalysisResult(["side", "router", "of", "expert", "chosen", "share", "probability", "entropy"], rows)

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from moeir.analysis.result import AnalysisResult, Plot
+from moeir.analysis.result import AnalysisResult
 
 TIED = "tied"
 RunValues = Mapping[str, Mapping[str, float]]  # run → query → value
@@ -28,17 +28,16 @@ def analyze_wins(values: RunValues, measure: str) -> AnalysisResult:
     winners = Counter(find_winner(values, query) for query in queries)
     means: dict[str, float | None] = {run: sum(by_query.values()) / len(queries) for run, by_query in values.items()}
     rows = [[run, len(queries), winners[run], winners[run] / len(queries), mean] for run, mean in (means | {TIED: None}).items()]
-    plot = Plot("bars", [("wins", run, "", share) for run, _, _, share, _ in rows], y_label="share of queries it wins")
-    return AnalysisResult(["run", "queries", "wins", "share", measure], rows, plot)
+    return AnalysisResult(["run", "queries", "wins", "share", measure], rows)
 
 
-def list_wins(values: RunValues, queries: Mapping[str, str] | None) -> AnalysisResult:
-    """A row per query: its text if known, the winner, the value of each run and the spread, the largest minus the smallest value.
+def list_wins(values: RunValues) -> AnalysisResult:
+    """A row per query: the winner, the value of each run and the spread, the largest minus the smallest value.
 
     The largest spread first. Several winners stand with = between them; = alone means that all runs are equal.
 
     >>> values = {"a": {"q": 0.5, "p": 1.0, "r": 0.0}, "b": {"q": 0.5, "p": 0.25, "r": 0.5}, "c": {"q": 0.5, "p": 1.0, "r": 0.25}}
-    >>> for row in list_wins(values, None).rows: print(*row)
+    >>> for row in list_wins(values).rows: print(*row)
     p a = c 1.0 0.25 1.0 0.75
     r b 0.0 0.5 0.25 0.5
     q = 0.5 0.5 0.5 0.0
@@ -48,7 +47,6 @@ def list_wins(values: RunValues, queries: Mapping[str, str] | None) -> AnalysisR
         scores = {name: by_query[query] for name, by_query in values.items()}
         highest, lowest = max(scores.values()), min(scores.values())
         winner = " = ".join(name for name, score in scores.items() if score == highest) if highest > lowest else "="
-        text = [] if queries is None else [" ".join(queries[query].split())]
-        rows.append([query, *text, winner, *scores.values(), highest - lowest])
+        rows.append([query, winner, *scores.values(), highest - lowest])
     rows.sort(key=lambda row: row[-1], reverse=True)
-    return AnalysisResult(["query", *([] if queries is None else ["text"]), "winner", *values, "spread"], rows)
+    return AnalysisResult(["query", "winner", *values, "spread"], rows)

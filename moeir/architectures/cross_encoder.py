@@ -118,24 +118,20 @@ class PairTokenizer:
         """Tokens of a query that fit, without special ones."""
         return self.input_config.query_length - (2 if self.context is None else 0)
 
-    def token_ids(self, texts: Sequence[str], side: str, *, untruncated: bool = False) -> tuple[list[list[int]], list[int]]:
-        """Tokens without special ones, and how many each text has; a document is a `Text.joined_fields`.
-
-        Truncated to fit into a pair unless `untruncated`; the number of tokens of a long text is then an estimate."""
+    def token_ids(self, texts: Sequence[str], side: str) -> tuple[list[list[int]], list[int]]:
+        """Tokens without special ones, truncated to fit into a pair, and how many each text has, of a long text by estimate; a document is
+        a `Text.joined_fields`."""
         if side == "query":
-            budget: int | None = self.query_budget
+            budget = self.query_budget
             prefixed = self.input_config.add_prefix(texts, "query")
-            ids, sizes = self._encode(prefixed, budget) if self.context is None else self._encode_in_context(prefixed, *self.context)
+            if self.context is None:
+                ids, sizes = self.tokenizer.encode_first(prefixed, budget, special=False)
+            else:
+                ids, sizes = self._encode_in_context(prefixed, *self.context)
         else:
-            budget = None if untruncated else self.input_config.document_length - self.template.special_token_count
+            budget = self.input_config.document_length - self.template.special_token_count
             ids, sizes = self._document_ids(texts, budget)
         return [text[:budget] for text in ids], sizes
-
-    def _encode(self, texts: Sequence[str], budget: int | None) -> tuple[list[list[int]], list[int]]:
-        if budget is not None:
-            return self.tokenizer.encode_first(texts, budget, special=False)
-        ids = self.tokenizer.encode(texts, special=False)
-        return ids, list(map(len, ids))
 
     def _encode_in_context(self, texts: Sequence[str], before: str, after: str, _: str) -> tuple[list[list[int]], list[int]]:
         """Tokens of queries with the template's text around them, and how many there are; of a long query only its first words."""
@@ -149,7 +145,7 @@ class PairTokenizer:
                     [ids[row]] = self.tokenizer.encode([before + text[:begin].rstrip() + after], special=False)
         return ids, sizes
 
-    def _document_ids(self, texts: Sequence[str], budget: int | None) -> tuple[list[list[int]], list[int]]:
+    def _document_ids(self, texts: Sequence[str], budget: int) -> tuple[list[list[int]], list[int]]:
         fields = [text.split(FIELD_SEPARATOR) if FIELD_SEPARATOR in text else ["", "", text] for text in texts]
         selected = [[parts[index] for index in self.field_indices if parts[index]] for parts in fields]
         if not self.separate:
@@ -157,7 +153,7 @@ class PairTokenizer:
         prefixed = [[*self.input_config.add_prefix(parts[:1], "document"), *parts[1:]] for parts in selected]
         if self.context is not None:
             prefixed = [[self.context[2] + parts[0].strip()] for parts in prefixed]
-        bodies = zip(*self._encode([part for parts in prefixed for part in parts], budget), strict=True)
+        bodies = zip(*self.tokenizer.encode_first([part for parts in prefixed for part in parts], budget, special=False), strict=True)
         documents, sizes = [], []
         for parts in selected:
             ids: list[int] = []
@@ -173,7 +169,7 @@ class PairTokenizer:
         """Pairs of rows `query` and `document` [n]: each document contributes as many first tokens as fit (FirstP)."""
         sizes = documents.starts[document + 1] - documents.starts[document]
         lengths = np.minimum(sizes, self.document_budget(queries, query))
-        return PackedPairs(self.template, queries, documents, query, document, np.zeros(len(query), dtype=np.int64), lengths)
+        return PackedPairs(self.template, queries, documents, query, document, lengths)
 
     def document_budget(self, queries: RaggedIds, query: Numbers) -> Numbers:
         """[n] document tokens that fit into a pair with each of the queries `query`."""

@@ -48,14 +48,13 @@ class RaggedIds:
 
 @dataclass(frozen=True)
 class PackedPairs:
-    """Pair n: query `query_rows[n]`, and `document_lengths[n]` tokens of document `document_rows[n]` from `document_offsets[n]` on."""
+    """Pair n: query `query_rows[n]`, and the first `document_lengths[n]` tokens of document `document_rows[n]`."""
 
     template: PairTemplate
     queries: RaggedIds
     documents: RaggedIds
     query_rows: Numbers
     document_rows: Numbers
-    document_offsets: Numbers
     document_lengths: Numbers
 
     @cached_property
@@ -84,7 +83,7 @@ class PackedPairs:
             for offset, token_id in enumerate(special_ids):
                 ids[ends[:, column] - len(special_ids) + offset] = token_id
         query_begins = self.queries.starts[self.query_rows[pairs]]
-        document_begins = self.documents.starts[self.document_rows[pairs]] + self.document_offsets[pairs]
+        document_begins = self.documents.starts[self.document_rows[pairs]]
         for column, texts, begins in ((1, self.queries, query_begins), (3, self.documents, document_begins)):
             target = concatenate_ranges(ends[:, column] - parts[:, column], parts[:, column])
             ids[target] = texts.ids[concatenate_ranges(begins, parts[:, column])]

@@ -50,23 +50,18 @@ def require_groups(judged: Iterable[str], groups: Mapping[str, str], field: str)
 
 @dataclass(frozen=True)
 class Comparison:
-    """How runs are compared: significance test, correction for multiple comparisons, and additional columns.
+    """How runs are compared: significance test, correction for multiple comparisons, and whether tables have confidence intervals.
 
     Each run has p-values against the first, or with the names of `against` a mark for each of these baselines that it is better than.
     """
 
     test: str = "t"
     correction: str = "holm"
-    effect: bool = False
     intervals: bool = False
     against: tuple[str, ...] = ()
 
     def check(self) -> None:
-        """UsageError for an unknown test or correction, or baselines without a test."""
-        tests, corrections = (*significance.TESTS, "none"), tuple(significance.CORRECTIONS)
-        for flag, value, known in (("--test", self.test, tests), ("--correction", self.correction, corrections)):
-            if value not in known:
-                raise UsageError(f"{flag} {value}: expected {', '.join(known[:-1])} or {known[-1]}")
+        """UsageError for baselines without a test, or too many for their marks."""
         if self.against and self.test == "none":
             raise UsageError(f"--against {self.against[0]}: needs a test; expected --test {' or '.join(significance.TESTS)}")
         if len(self.against) > len(tables.MARKS):
@@ -106,24 +101,23 @@ DEFAULT_COMPARISON = Comparison()
 
 
 def compare_runs(systems: Mapping[str, LabelledValues], comparison: Comparison = DEFAULT_COMPARISON) -> Summary:
-    """run → label → measure → mean, queries, 95 % interval and, against the first run, p, difference and effect size.
+    """run → label → measure → mean, queries, 95 % interval and, against the first run, p.
 
     With baselines, `p_against` has the p-value against each (None for the baseline itself) instead of p.
     """
-    (first_name, first), p_values = next(iter(systems.items())), comparison.p_values(systems)
-    means = {name: {label: aggregate_values(values) for label, values in samples.items()} for name, samples in systems.items()}
+    first_name, p_values = next(iter(systems)), comparison.p_values(systems)
     summary: Summary = {name: {label: {} for label in samples} for name, samples in systems.items()}
-    for name, label, measure in ((name, *key) for name, samples in systems.items() for key in _iter_means(samples)):
-        by_query, mean = systems[name][label][measure], means[name][label][measure]
-        interval = significance.confidence_interval(list(by_query.values()), is_measure=True)
-        entry: dict[str, Any] = {"mean": mean, "queries": len(by_query), "interval": list(interval)}
-        if name != first_name:
-            effect = significance.effect_size(first[label][measure], by_query)
-            entry |= {"difference": mean - means[first_name][label][measure], "effect_size": effect}
-            entry |= {"p": p_values[label, name, first_name, measure]} if comparison.has_p_column else {}
-        if comparison.against:
-            entry["p_against"] = {baseline: p_values.get((label, name, baseline, measure)) for baseline in comparison.against}
-        summary[name][label][measure] = entry
+    for name, samples in systems.items():
+        means = {label: aggregate_values(values) for label, values in samples.items()}
+        for label, measure in _iter_means(samples):
+            by_query = samples[label][measure]
+            interval = list(significance.confidence_interval(list(by_query.values())))
+            entry: dict[str, Any] = {"mean": means[label][measure], "queries": len(by_query), "interval": interval}
+            if comparison.against:
+                entry["p_against"] = {baseline: p_values.get((label, name, baseline, measure)) for baseline in comparison.against}
+            elif comparison.has_p_column and name != first_name:
+                entry["p"] = p_values[label, name, first_name, measure]
+            summary[name][label][measure] = entry
     return summary
 
 
@@ -143,7 +137,7 @@ def to_table(systems: Mapping[str, LabelledValues], form: str = "table", compari
     """A row for each label and run: means and, against the first run, the two-sided p-value, as text, Markdown or LaTeX.
 
     With baselines, means have their marks instead of p-values, and the legend stands below. In Markdown and LaTeX the best means of several
-    runs, to four digits, are bold. `effect` adds the difference to the first run and Cohen's d, `intervals` the 95 % interval of the mean.
+    runs, to four digits, are bold. `intervals` adds the 95 % interval of the mean.
 
     >>> print(to_table({"bm25": {ALL_QUERIES: {"RR": {"q1": 1.0, "q2": 0.5}}}}))
     run       RR
@@ -152,8 +146,7 @@ def to_table(systems: Mapping[str, LabelledValues], form: str = "table", compari
     """
     summary, first = compare_runs(systems, comparison), next(iter(systems.values()))
     grouped, several = ALL_QUERIES not in first, len(systems) > 1
-    against_first = ["diff", "d"] * comparison.effect + [comparison.p_header] * comparison.has_p_column
-    columns = ["95 %"] * comparison.intervals + against_first * several
+    columns = ["95 %"] * comparison.intervals + [comparison.p_header] * (comparison.has_p_column and several)
     marks = {(name, *key): _find_marks(summary, name, *key) for name, samples in systems.items() for key in _iter_means(samples)}
     width = max(map(len, marks.values())) if form == "table" else 0
     header = [*(["group", "n", "run"] if grouped else ["run"]), *(cell for one in next(iter(first.values())) for cell in (one, *columns))]
@@ -178,51 +171,33 @@ def _find_marks(summary: Summary, name: str, label: str, measure: str) -> str:
 
 
 def _format_column(entry: Mapping[str, Any], column: str) -> str:
-    """The cell of a column beside a mean; empty where it compares the first run with itself."""
+    """The cell of a column beside a mean: its interval, or its p-value, which the first run has not."""
     if column == "95 %":
         return "{:.4f}-{:.4f}".format(*entry["interval"])
-    if "difference" not in entry:
-        return ""
-    formats = {"diff": ("difference", "{:+.4f}".format), "d": ("effect_size", "{:+.2f}".format)}
-    key, form = formats.get(column, ("p", format_p))
-    return form(entry[key])
+    return significance.format_p(entry["p"]) if "p" in entry else ""
 
 
-def format_p(p: float) -> str:
-    """A p-value as tables show it: three digits, never 0.
-
-    >>> format_p(0.0312), format_p(0.0)
-    ('0.031', '<0.001')
-    """
-    return "<0.001" if p < 0.001 else f"{p:.3f}"
-
-
-def to_lines(
-    systems: Mapping[str, LabelledValues], form: str, *, per_query: bool = False, comparison: Comparison = DEFAULT_COMPARISON
-) -> Iterator[str]:
+def to_lines(systems: Mapping[str, LabelledValues], form: str, *, per_query: bool = False) -> Iterator[str]:
     """`measure⇥query⇥value` (tsv) or an object (jsonl) for each mean, with the name of the run first if there are several.
 
-    The mean over all queries is called `all`, that over groups `macro`, that of a group FIELD=VALUE. With baselines, a mean ends with its
-    p-value against each: columns in their order, empty for the baseline itself and for a query, or the object's `p_against`.
+    The mean over all queries is called `all`, that over groups `macro`, that of a group FIELD=VALUE.
 
     >>> list(to_lines({"bm25": {ALL_QUERIES: {"RR": {"q1": 1.0, "q2": 0.5}}}}, "tsv"))
     ['RR\\tall\\t0.750000']
     """
-    first, no_p = next(iter(systems.values())), dict.fromkeys(comparison.against)
+    first = next(iter(systems.values()))
     queries = next(iter([*first.values()][-1].values()))
     if clash := next((label for label in (ALL_QUERIES, *first) if per_query and label in queries), None):
         raise DataError(f"query {clash!r} has the name of a mean; leave out --per-query, or give the query another name")
-    for name, labels in compare_runs(systems, comparison).items():
-        *_, whole = systems[name].values()
+    for name, labels in systems.items():
+        means = {ALL_QUERIES if label == MICRO else label: aggregate_values(values) for label, values in labels.items()}
+        *_, whole = labels.values()
         for measure, by_query in whole.items():
-            rows = [(query, value, no_p) for query, value in sorted(by_query.items())] if per_query else []
-            entries = {ALL_QUERIES if label == MICRO else label: values[measure] for label, values in labels.items()}
-            rows += [(label, entry["mean"], entry.get("p_against", {})) for label, entry in entries.items()]
-            for query, value, p_against in rows:
+            rows = sorted(by_query.items()) if per_query else []
+            for query, value in [*rows, *((label, of_label[measure]) for label, of_label in means.items())]:
                 if form == "tsv":
-                    p_cells = ["" if p is None else f"{p:.6g}" for p in p_against.values()]
                     names = map(escape_controls, [*([name] if len(systems) > 1 else []), measure, query])
-                    yield "\t".join([*names, f"{value:.6f}", *p_cells])
+                    yield "\t".join([*names, f"{value:.6f}"])
                 else:
-                    line = ({"run": name} if len(systems) > 1 else {}) | {"measure": measure, "query": query, "value": value}
-                    yield json.dumps(line | ({"p_against": p_against} if p_against and p_against is not no_p else {}))
+                    line = {"run": name} if len(systems) > 1 else {}
+                    yield json.dumps(line | {"measure": measure, "query": query, "value": value})

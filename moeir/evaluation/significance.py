@@ -1,4 +1,4 @@
-"""Significance tests, effect sizes and confidence intervals of two systems, and corrections for multiple comparisons."""
+"""Significance tests of two systems, corrections for multiple comparisons, and confidence intervals."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,13 +13,13 @@ RESAMPLES = 10_000
 _NUMBERS_PER_BATCH = 2**22  # numbers in memory at once
 
 
-def describe_p(p: float) -> str:
-    """A p-value in a sentence: three digits, never 0.
+def format_p(p: float) -> str:
+    """A p-value as tables show it: three digits, never 0.
 
-    >>> describe_p(0.0312), describe_p(0.0)
-    ('p = 0.031', 'p < 0.001')
+    >>> format_p(0.0312), format_p(0.0)
+    ('0.031', '<0.001')
     """
-    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+    return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def paired_t_test(first: Mapping[str, float], second: Mapping[str, float]) -> float:
@@ -62,45 +62,30 @@ def randomisation_test(first: Mapping[str, float], second: Mapping[str, float], 
     return float(drawn.pvalue)
 
 
-def confidence_interval(
-    values: Sequence[float] | NDArray[np.float64], level: float = 0.95, *, is_measure: bool = False
-) -> tuple[float, float]:
-    """Confidence interval of a mean over queries by Student's t; of zero width for fewer than two values.
+def confidence_interval(values: Sequence[float] | NDArray[np.float64]) -> tuple[float, float]:
+    """95 % confidence interval of a mean over queries by Student's t; of zero width for fewer than two values.
 
-    `is_measure`: values from 0 to 1 get an interval within 0 and 1, that of the mean's logit (delta method), so it is not symmetric.
+    Values from 0 to 1 get an interval within 0 and 1, that of the mean's logit (delta method), so it is not symmetric.
 
-    >>> confidence_interval([0.0, 1.0, 0.5, 0.5]), confidence_interval([0.0, 1.0, 0.5, 0.5], is_measure=True)
-    ((-0.1496, 1.1496), (0.0692, 0.9308))
+    >>> confidence_interval([0.0, 1.0, 0.5, 0.5]), confidence_interval([0.0, 2.0, 1.0, 1.0])
+    ((0.0692, 0.9308), (-0.2992, 2.2992))
     """
     exact = np.asarray(values, dtype=np.float64)
     mean = math.fsum(exact) / len(exact) if len(exact) else math.nan
     if len(exact) < 2:
         return mean, mean
-    half_width = float(scipy.special.stdtrit(len(exact) - 1, 0.5 + level / 2)) * float(exact.std(ddof=1)) / math.sqrt(len(exact))
-    if is_measure and 0.0 < mean < 1.0 and half_width > 0.0 and exact.min() >= 0.0 and exact.max() <= 1.0:
+    half_width = float(scipy.special.stdtrit(len(exact) - 1, 0.975)) * float(exact.std(ddof=1)) / math.sqrt(len(exact))
+    if 0.0 < mean < 1.0 and half_width > 0.0 and exact.min() >= 0.0 and exact.max() <= 1.0:
         center, reach = scipy.special.logit(mean), half_width / (mean * (1.0 - mean))
         return float(scipy.special.expit(center - reach)), float(scipy.special.expit(center + reach))
     return mean - half_width, mean + half_width
 
 
-def effect_size(first: Mapping[str, float], second: Mapping[str, float]) -> float:
-    """Mean difference over the standard deviation of differences, second less first (Cohen's d of paired values).
-
-    >>> round(effect_size({"a": 0.25, "b": 0.5}, {"a": 0.5, "b": 1.0}), 3)
-    2.121
-    """
-    differences = -_compute_differences(first, second)
-    spread = float(differences.std(ddof=1)) if len(differences) > 1 else 0.0
-    return float(differences.mean()) / spread if spread else (math.copysign(math.inf, differences.sum()) if differences.any() else 0.0)
-
-
 def correct_p_values(values: Sequence[float], method: str) -> list[float]:
-    """p-values of several comparisons, adjusted: bonferroni, holm (family-wise error rate), bh (false discovery rate).
+    """p-values of several comparisons, adjusted: bonferroni or holm (Holm 1979).
 
-    Holm 1979; Benjamini and Hochberg 1995.
-
-    >>> [correct_p_values([0.01, 0.04, 0.03], method) for method in ("bonferroni", "holm", "bh")]
-    [[0.03, 0.12, 0.09], [0.03, 0.06, 0.06], [0.03, 0.04, 0.04]]
+    >>> [correct_p_values([0.01, 0.04, 0.03], method) for method in ("bonferroni", "holm")]
+    [[0.03, 0.12, 0.09], [0.03, 0.06, 0.06]]
     """
     exact, count = np.asarray(values, dtype=np.float64), len(values)
     if method == "bonferroni":
@@ -108,13 +93,11 @@ def correct_p_values(values: Sequence[float], method: str) -> list[float]:
     elif method == "holm":
         order = np.argsort(exact, kind="stable")
         exact[order] = np.minimum(np.maximum.accumulate(exact[order] * np.arange(count, 0, -1)), 1.0)
-    elif method == "bh" and count:
-        exact = scipy.stats.false_discovery_control(exact)
     return [round(value, 15) for value in exact.tolist()]
 
 
 TESTS = {"t": paired_t_test, "randomisation": randomisation_test}
-CORRECTIONS = {"none": "uncorrected", "bonferroni": "Bonferroni", "holm": "Holm", "bh": "BH"}  # as the heads of columns name them
+CORRECTIONS = {"none": "uncorrected", "bonferroni": "Bonferroni", "holm": "Holm"}  # as the heads of columns name them
 
 
 def _compute_differences(first: Mapping[str, float], second: Mapping[str, float]) -> NDArray[np.float64]:

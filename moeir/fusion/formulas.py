@@ -211,21 +211,6 @@ def linear(lists: RankedLists, apart: bool = False, *, weights: str = "") -> Hit
     return score_lists.fuse(lists, score_lists.raw_scores, ScoreLists.missing_scores, apart, numbers)
 
 
-def shards(lists: RankedLists, apart: bool = False) -> Hits:
-    """Merge the lists of disjoint shards of one collection: every document keeps its score.
-
-    UsageError where two shards have the same document.
-
-    >>> documents, scores = shards([(np.array([4, 7]), np.array([9.0, 5.0])), (np.array([2]), np.array([0.5]))])
-    >>> dict(zip(documents.tolist(), scores.tolist()))
-    {2: 0.5, 4: 9.0, 7: 5.0}
-    """
-    documents, columns = score_lists.align(lists, score_lists.raw_scores, score_lists.zero_for_missing)
-    if len(documents) < sum(len(ScoreLists.from_hits(one).documents) for one in lists):
-        raise UsageError("shards: a document is in two of the runs; shards of one collection share no documents")
-    return score_lists.combine(documents, columns, apart)
-
-
 def fuse_runs(runs: Sequence[Run], merge: FusionFormula, depth: int | None = None, tag: str = "fused") -> Run:
     """Fuse runs query by query and keep the first `depth` hits; the result has every query of any run.
 

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from moeir.errors import DataError, UsageError
+from moeir.errors import DataError
 from moeir.parsing import shorten_message
 from moeir.records import lines, trec_columns
 from moeir.records.ids import IdColumn, Ids, parse_id
@@ -189,23 +189,10 @@ class Run:
         return Run(self.queries, starts, *columns, min(depth, self.list_depth))
 
 
-def read_run(path: Path | str, by: str = "score") -> Run:
-    """Read a run of TREC lines, `query Q0 document rank score tag`; the rank column is ignored, ranks follow from the scores.
-
-    For other tools' orders, `by="file"` orders by score and then by line, `by="rank"` by the rank column alone; either way
-    each score is replaced by minus its rank.
-    """
-    if by not in ("score", "file", "rank"):
-        raise UsageError(f"read_run: by={by!r}: expected score, file or rank")
-    table = trec_columns.read_columns(path, RUN_COLUMNS, RUN_COLUMNS.index("rank" if by == "rank" else "score"))
+def read_run(path: Path | str) -> Run:
+    """Read a run of TREC lines, `query Q0 document rank score tag`; the rank column is ignored, ranks follow from the scores."""
+    table = trec_columns.read_columns(path, RUN_COLUMNS, RUN_COLUMNS.index("score"))
     owners, scores = table.query_codes, table.numbers
-    if by == "rank":
-        scores = -scores
-    elif by == "file":
-        order = np.lexsort((np.arange(len(scores)), -scores, owners))
-        ranks = np.empty(len(order), np.float32)
-        ranks[order] = np.arange(len(order)) - np.searchsorted(owners[order], owners[order])
-        scores = -1 - ranks
     documents, tag = (table.document_ids, table.document_codes), table.first_words[5]
     run = Run.from_columns(table.queries, owners, *documents, scores, tag, where=f"{lines.source_name(path)}: ")
     del documents, owners, scores, table

@@ -1,1 +1,1 @@
-"""Reports for people: an HTML page of runs and queries, training curves as text, and plots."""
+"""Reports for people: an HTML page of runs and queries, and training curves as text."""

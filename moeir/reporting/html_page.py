@@ -15,7 +15,7 @@ from typing import Any
 
 ASSETS = Path(__file__).with_name("browser")
 STYLES = ("page", "cases")
-SCRIPTS = ("start", "charts", "measures", "compared", "training", "map", "queries", "lists", "reasons", "end")
+SCRIPTS = ("start", "charts", "measures", "compared", "training", "queries", "lists", "reasons", "end")
 
 
 def render_page(

@@ -1,4 +1,4 @@
-"""Data of an HTML page: measures of runs, pages of single queries with their documents, training charts and a projection.
+"""Data of an HTML page: measures of runs, pages of single queries with their documents, and training charts.
 
 Everything is columns of numbers and tables of words, in chunks that the page reads on demand.
 """
@@ -6,14 +6,12 @@ Everything is columns of numbers and tables of words, in chunks that the page re
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from moeir.errors import DataError
 from moeir.evaluation import result_tables, significance
-from moeir.records import lines, texts
+from moeir.records import texts
 from moeir.records.qrels import Qrels
 from moeir.records.runs import Run
 from moeir.records.texts import Text
@@ -44,7 +42,7 @@ def comparison_table(by_run: RunMeasureValues, queries: Sequence[str]) -> dict[s
 
 def _compute_interval(sample: Sequence[float]) -> tuple[float, float, float]:
     """The mean and its 95 % interval."""
-    return math.fsum(sample) / len(sample), *significance.confidence_interval(sample, is_measure=True)
+    return math.fsum(sample) / len(sample), *significance.confidence_interval(sample)
 
 
 class QueryPages:
@@ -140,7 +138,7 @@ def shorten(text: str, limit: int) -> str:
 
 
 def training_charts(trainings: Sequence[TrainingRun]) -> list[dict[str, Any]]:
-    """Charts and alarms of each training, with the same curves as the plots: title → curves of (step, mean)."""
+    """Charts and alarms of each training: title → curves of (step, mean)."""
     data = []
     for training in trainings:
         watch, charts = training.monitor, []
@@ -150,25 +148,3 @@ def training_charts(trainings: Sequence[TrainingRun]) -> list[dict[str, Any]]:
         alarms = [*map(str, watch.alarms), *([describe_gains(watch)] if "competing" in watch.latest else [])]
         data.append({"name": training.name, "steps": watch.step, "finished": training.finished, "charts": charts, "alarms": alarms})
     return data
-
-
-def read_projection(path: Path) -> dict[str, Any]:
-    """Read the output of `analyze projection`: ids, sides, groups and coordinates [n][2 or 3] of the points."""
-    name, is_json = lines.source_name(path), lines.strip_compression_suffix(path).suffix == ".jsonl"
-    with lines.open_lines(path) as numbered:
-        header = [] if is_json else next(numbered, (1, ""))[1].split("\t")
-        rows = [texts.parse_json(line, f"{name}:{number}") if is_json else dict(zip(header, line.split("\t"))) for number, line in numbered]
-    if not rows:
-        raise DataError(f"{name}: has no points; moeir analyze projection writes them")
-    axes = [axis for axis in ("x", "y", "z") if axis in rows[0]]
-    try:
-        points = np.array([[row[axis] for axis in axes] for row in rows], dtype=np.float64)
-        sides, ids, groups = ([str(row[column]) for row in rows] for column in ("side", "id", "group"))
-    except (KeyError, TypeError, ValueError) as problem:
-        raise DataError(f"{name}: {problem}; expected the columns that moeir analyze projection writes") from None
-    if len(axes) < 2 or not np.isfinite(points).all():
-        raise DataError(f"{name}: expected numbers in the columns x and y, as moeir analyze projection writes them")
-    names = list(dict.fromkeys(groups))
-    places = [[float(f"{number:.5g}") for number in point] for point in points.tolist()]
-    return {"groups": names, "of": [names.index(group) for group in groups], "ids": ids, "sides": sides, "places": places}
-

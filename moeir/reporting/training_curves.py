@@ -119,16 +119,6 @@ def describe_gains(watch: TrainingMonitor) -> str:
     return advise(measure, *(watch.latest[f"{GAINS}.{name}.{measure}"] for name in FOR_ADVICE))
 
 
-def curve_rows(trainings: Sequence[TrainingRun]) -> Iterator[list[object]]:
-    """Rows (training, metric, step, mean) for files: means over at most 128 intervals, each with its last step."""
-    for training in trainings:
-        for fact, course in training.monitor.histories.items():
-            yield from ([training.name, fact, step, mean] for step, mean in course.points())
-
-
-CURVE_COLUMNS = ("training", "fact", "step", "mean")
-
-
 def _list_alarms(trainings: Sequence[TrainingRun]) -> list[str]:
     lines = [(f"{one.name}: " if len(trainings) > 1 else "") + str(alarm) for one in trainings for alarm in one.monitor.alarms]
     return lines or ["No alarm."]

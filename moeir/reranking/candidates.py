@@ -1,7 +1,7 @@
 """Candidates of reranking: the top documents of a run as pairs with their queries, their texts and tokens, and their new scores."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 
@@ -10,9 +10,8 @@ import numpy.typing as npt
 
 from moeir import variants
 from moeir.architectures.checkpoint import RetrievalModel
-from moeir.backbones.packed_pairs import RaggedIds
+from moeir.backbones.packed_pairs import PackedPairs, RaggedIds
 from moeir.errors import DataError, UsageError
-from moeir.fusion import formulas
 from moeir.records import texts
 from moeir.records.examples import Example
 from moeir.records.runs import Integers, Run, Scores
@@ -62,11 +61,6 @@ class Candidates:
         return Run.from_columns(run.queries, owners, run.document_ids, run.documents, final.astype(np.float32), tag)
 
 
-def merge_runs(runs: Sequence[Run], merge: str) -> Run:
-    """Fuse several runs into one list of candidates by the spec `merge`; a single run is returned unchanged."""
-    return runs[0] if len(runs) == 1 else formulas.fuse_runs(runs, variants.bind_variant("fusion", merge))
-
-
 def convert_examples(examples: Iterable[Example]) -> Run:
     """The documents of each example as a list, positives first."""
     lists = ((example.query_id, (*example.positive_ids, *example.negative_ids)) for example in examples)
@@ -103,15 +97,6 @@ def combine_scores(candidates: Candidates, scores: Sequence[Scores], ensemble: s
 
 
 @dataclass(frozen=True)
-class TokenizedTexts:
-    """Tokens of all queries and of the requested documents: document `code` of the run is row rows[code], or -1."""
-
-    queries: RaggedIds
-    documents: RaggedIds
-    rows: Integers
-
-
-@dataclass
 class CandidateTexts:
     """Query texts of a run in its order, and the path of its documents, or those within examples; `document_ids` are their ids, by code."""
 
@@ -121,7 +106,6 @@ class CandidateTexts:
     keep_empty: bool
     label: str
     inline: Sequence[Text]
-    _tokenized: dict[str, TokenizedTexts] = field(default_factory=dict, repr=False)
 
     @classmethod
     def from_run(
@@ -164,26 +148,16 @@ class CandidateTexts:
                 raise UsageError(f"{self.label}: names document {min(wanted)!r} by id{more}; name the file that has it with --corpus")
             raise DataError(f"{self.corpus}: has no document {min(wanted)!r}, which is to be reranked{more}; do the ids agree?")
 
-    def tokenize(self, checkpoint: RetrievalModel, codes: Integers, *, whole: bool) -> TokenizedTexts:
-        """Tokens of the queries and documents for a cross-encoder, truncated to fit a pair, or `whole`."""
-        pairing = checkpoint.pair_tokenizer
-        parts = (pairing.field_indices, pairing.separate, pairing.context, whole)
-        key = repr((checkpoint.tokenizer.digest, pairing.input_config.to_dict(), *parts))
-        tokenized = self._tokenized.get(key)
-        if tokenized is None or (tokenized.rows[codes] < 0).any():
-            self._tokenized[key] = tokenized = self._tokenize_all(checkpoint, codes, whole=whole)
-        return tokenized
-
-    def _tokenize_all(self, checkpoint: RetrievalModel, codes: Integers, *, whole: bool) -> TokenizedTexts:
-        pairing, kind = checkpoint.pair_tokenizer, checkpoint.tokenizer.id_dtype
-        rows, sizes, parts = np.full(len(self.document_ids), -1, dtype=np.int64), [0], [np.empty(0, dtype=kind)]
+    def make_pairs(self, checkpoint: RetrievalModel, query: Integers, document: Integers) -> PackedPairs:
+        """Queries by number and documents by code [n], as pairs of tokens for a cross-encoder; each text is tokenized once."""
+        kind, rows = checkpoint.tokenizer.id_dtype, np.full(len(self.document_ids), -1, dtype=np.int64)
+        sizes, parts = [0], [np.empty(0, dtype=kind)]
         queries = RaggedIds.from_lists(checkpoint.token_ids(self.queries, "query")[0])
-        documents_of_corpus = self.iterate_documents(codes, join_fields=True)
+        documents_of_corpus = self.iterate_documents(document, join_fields=True)
         while window := list(islice(documents_of_corpus, TEXTS_PER_BATCH)):
             rows[[code for code, _ in window]] = np.arange(len(sizes) - 1, len(sizes) - 1 + len(window))
-            contents = [text for _, text in window]
-            ids = (pairing.token_ids(contents, "document", untruncated=True) if whole else checkpoint.token_ids(contents, "document"))[0]
+            ids = checkpoint.token_ids([text for _, text in window], "document")[0]
             sizes += [len(text) for text in ids]
             parts.append(np.fromiter((number for text in ids for number in text), kind))
         documents = RaggedIds(np.concatenate(parts), np.cumsum(sizes))
-        return TokenizedTexts(queries, documents, rows)
+        return checkpoint.pair_tokenizer.make_pairs(queries, documents, query, rows[document])

@@ -4,8 +4,7 @@ Cross-encoder: pairs sorted by length over all queries, in batches of a token bu
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,8 @@ import torch
 
 from moeir.architectures.base import EncoderOutput
 from moeir.architectures.checkpoint import RetrievalModel, open_checkpoint
-from moeir.architectures.cross_encoder import PairTokenizer
 from moeir.backbones.device import autocast
-from moeir.backbones.packed_pairs import PackedPairs, RaggedIds
+from moeir.backbones.packed_pairs import PackedPairs
 from moeir.backbones.packed_tokens import Numbers, PackedTokens
 from moeir.backbones.prefetch import map_batches, prefetch
 from moeir.errors import DataError, UsageError
@@ -26,50 +24,15 @@ from moeir.reranking.candidates import Candidates, CandidateTexts
 from moeir.reranking.score_journal import ScoreJournal, Scores
 
 DOCUMENTS_PER_BATCH, PAIRS_PER_BATCH = 256, 512
-AGGREGATIONS: dict[str, Callable[..., Numbers]] = {"firstp": np.add.reduceat, "maxp": np.maximum.reduceat, "sump": np.add.reduceat}
-
-
-@dataclass(frozen=True)
-class PassageSplitter:
-    """Splits documents by `mode` into passages of at most `length` tokens (None: all that fit in a pair), one every `stride` tokens
-    (None: half a passage). FirstP, MaxP and SumP of Dai and Callan 2019."""
-
-    mode: str = "firstp"
-    length: int | None = None
-    stride: int | None = None
-
-    def split_pairs(
-        self, pairing: PairTokenizer, queries: RaggedIds, documents: RaggedIds, query: Numbers, document: Numbers
-    ) -> tuple[PackedPairs, Numbers]:
-        """The passages of pairs of rows [n], and starts [n]: passages starts[i] to starts[i + 1] are those of pair i."""
-        make_pairs = partial(PackedPairs, pairing.template, queries, documents)
-        sizes = documents.starts[document + 1] - documents.starts[document]
-        windows = pairing.document_budget(queries, query)
-        if self.length is not None:
-            windows = np.minimum(windows, self.length)
-        zeros = np.zeros(len(query), dtype=np.int64)
-        if self.mode == "firstp":
-            return make_pairs(query, document, zeros, np.minimum(sizes, windows)), np.arange(len(query))
-        strides = np.maximum(windows // 2, 1) if self.stride is None else np.minimum(np.full(len(query), self.stride), windows)
-        counts = 1 + np.maximum(0, -(-(sizes - windows) // strides))
-        starts = np.cumsum(counts) - counts
-        owners = np.repeat(np.arange(len(query)), counts)
-        begins = (np.arange(len(owners)) - starts[owners]) * strides[owners]
-        return make_pairs(query[owners], document[owners], begins, np.minimum(windows[owners], sizes[owners] - begins)), starts
-
-    def aggregate(self, scores: Numbers, starts: Numbers) -> Numbers:
-        """Aggregate passage scores to one score per pair [n]: the first, the maximum or the sum."""
-        return np.asarray(AGGREGATIONS[self.mode](scores, starts)) if len(starts) else scores
 
 
 @dataclass(frozen=True)
 class ScoringConfig:
-    """Settings of scoring: precision, tokens per batch, passages of long documents, and the experts if there is no cross-encoder."""
+    """Settings of scoring: precision, tokens per batch, and the experts if there is no cross-encoder."""
 
     dtype: torch.dtype
     device: str = "cpu"
     max_tokens: int = 4096
-    passages: PassageSplitter = field(default_factory=PassageSplitter)
     experts: tuple[str, ...] = ()
 
 
@@ -93,36 +56,16 @@ def score_candidates(
         journal = ScoreJournal(journal_file, len(query))
         scores = _score_with_experts(checkpoint, counts["experts"], candidates, texts, config, journal, advance)
     else:
-        tokenized = texts.tokenize(checkpoint, document, whole=config.passages.mode != "firstp")
-        rows = (query, tokenized.rows[document])
-        pairs, starts = config.passages.split_pairs(checkpoint.pair_tokenizer, tokenized.queries, tokenized.documents, *rows)
-        counts |= {"passages": len(pairs.query_rows), "tokens": int(pairs.lengths.sum())}
-        passage_scores = score_pairs(
-            checkpoint,
-            pairs,
-            dtype=config.dtype,
-            max_tokens=config.max_tokens,
-            journal=ScoreJournal(journal_file, counts["passages"]),
-            advance=_PairProgress(advance, len(query), counts["passages"]),
-        )
-        scores = config.passages.aggregate(passage_scores, starts)
+        pairs = texts.make_pairs(checkpoint, query, document)
+        counts["tokens"] = int(pairs.lengths.sum())
+        journal = ScoreJournal(journal_file, len(query))
+        scores = score_pairs(checkpoint, pairs, dtype=config.dtype, max_tokens=config.max_tokens, journal=journal, advance=advance)
     for pair in np.flatnonzero(~np.isfinite(scores))[:1].tolist():
         pair_name = f"query {candidates.run.queries[query[pair]]!r} and document {candidates.run.document_ids[document[pair]]!r}"
         raise DataError(f"{model}: its score of {pair_name} is not a finite number; check the weights, or try --dtype float32")
     if checkpoint is not model:
         checkpoint.log_truncation()
     return scores, counts
-
-
-class _PairProgress:
-    """Converts progress in passages to progress in pairs."""
-
-    def __init__(self, advance: Callable[[int], None], pairs: int, passages: int) -> None:
-        self._advance, self._pairs, self._passages, self._done = advance, pairs, max(1, passages), 0
-
-    def __call__(self, count: int) -> None:
-        before, self._done = self._done, self._done + count
-        self._advance(self._done * self._pairs // self._passages - before * self._pairs // self._passages)
 
 
 def score_pairs(

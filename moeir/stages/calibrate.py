@@ -181,7 +181,7 @@ class Calibrate(Stage):
         accepted = is_testable and sums["weighted sum"] > sums["sum"] and p < SIGNIFICANT
         for line in tables.format_table(["list", self.measure], [list(row) for row in (*means.items(), *sums.items())]).splitlines():
             log.info("%s", line)
-        result = f"{sums['weighted sum']:.4f} on held-out queries, {sums['sum']:.4f} without, {significance.describe_p(p)}"
+        result = f"{sums['weighted sum']:.4f} on held-out queries, {sums['sum']:.4f} without, p {significance.format_p(p)}"
         few = f"weights of {format_count(len(examples), 'query')} cannot be tested on others, expected {FEWEST_QUERIES} or more"
         words = f"weights {format_weights(fitted)}: {result}" if is_testable else few
         outcome = "applied" if accepted else "not applied: all weights are 1"

@@ -76,24 +76,23 @@ class Evaluate(Stage):
         choices=("t", "randomisation", "none"),
     )
     correction: str = comparison_option(
-        "Correction of p-values over all runs and measures: holm, bonferroni, bh (Benjamini and Hochberg) or none.",
+        "Correction of p-values over all runs and measures: holm, bonferroni or none.",
         "holm",
-        choices=("holm", "bonferroni", "bh", "none"),
+        choices=("holm", "bonferroni", "none"),
     )
     against: tuple[str, ...] = comparison_option(
         "A run of this call, by its name or path: mark what is significantly better than it, instead of p-values against the first; "
         "repeat the flag.",
         (),
     )
-    effect_size: bool = comparison_option("Report the difference to the first run and Cohen's d, too.", False)
     intervals: bool = comparison_option(
         "Report 95 % confidence intervals of the means, too (Student's t of the logit, so within 0 and 1).",
         False,
     )
     compat: str | None = option(
-        "Compute measures as another tool does: trec_eval, beir, mteb or msmarco.",
+        "Compute measures as another tool does: trec_eval (without -c; MTEB, too) or beir.",
         None,
-        choices=("trec_eval", "beir", "mteb", "msmarco"),
+        choices=("trec_eval", "beir"),
         excludes=("answers", "group_by", "collapse"),
         group="Other tools",
     )
@@ -113,8 +112,6 @@ class Evaluate(Stage):
         check_measures(self.measure)
         if self.form == "auto":
             check_table_suffix(self.output)
-        if self.compat is not None and (stream := next(filter(is_stream, run_paths(self.run)), None)):
-            raise UsageError(f"--compat --run {stream}: the run is read more than once; name a file")
         if self.qrels is None and self.answers is None:
             raise UsageError("evaluate needs --qrels, or --answers and --corpus")
         if self.group_by is not None and self.queries is None and self.answers is not None and is_stream(self.answers):
@@ -138,16 +135,12 @@ class Evaluate(Stage):
         requested = [measures.parse_measure(text) for text in self.measure or (DEFAULT_MEASURES if self.answers is None else OF_ANSWERS)]
         fields_file = self.queries or self.answers
         groups = None if self.group_by is None or fields_file is None else texts.read_field(fields_file, self.group_by)
-        if self.compat is not None:
-            compat.check_tool(self.compat, requested)
         values: dict[str, LabelledValues] = {}
         notes, queries = [], 0
         for name, path, run, qrels, note in self._runs_with_qrels(requested):
             with name_source(path):
-                if self.compat is not None:
-                    run_values = {str(one): compat.evaluate_as(self.compat, path, run, qrels, one) for one in requested}
-                else:
-                    run_values = measures.evaluate_run(run, qrels, requested)
+                evaluate = measures.evaluate_run if self.compat is None else partial(compat.evaluate_as, self.compat)
+                run_values = evaluate(run, qrels, requested)
             with name_source(fields_file):
                 values[name] = {ALL_QUERIES: run_values} if groups is None else group_samples(run_values, groups, str(self.group_by))
             notes.append(f"{name}: {note}")
@@ -191,7 +184,7 @@ class Evaluate(Stage):
         if unknown := next((text for text in self.against if text not in names), None):
             raise UsageError(f"--against {unknown}: expected a run of this call: {', '.join(dict.fromkeys(names.values()))}")
         baselines = tuple(dict.fromkeys(names[text] for text in self.against))
-        return Comparison(self.test, self.correction, self.effect_size, self.intervals, baselines)
+        return Comparison(self.test, self.correction, self.intervals, baselines)
 
     def _output_lines(self, samples_by_run: "dict[str, LabelledValues]") -> Iterator[str]:
         from moeir.evaluation import result_tables
@@ -203,4 +196,4 @@ class Evaluate(Stage):
         elif form == "json":
             yield result_tables.to_json(samples_by_run, self._comparison())
         else:
-            yield from result_tables.to_lines(samples_by_run, form, per_query=self.per_query, comparison=self._comparison())
+            yield from result_tables.to_lines(samples_by_run, form, per_query=self.per_query)

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING
 from moeir import variants
 from moeir.console import format_count
 from moeir.errors import DataError, UsageError
-from moeir.evaluation import tables
 from moeir.fusion import files
 from moeir.settings import input_field, option, output_field
 from moeir.stages.base import COLLAPSE, DEPTH, STREAM, Counts, Facts, Stage
 from moeir.stages.run_arguments import (
     find_search_of_run,
     log_guessed_depths,
-    name_runs,
     read_run_with_depth,
     run_paths,
     short_run_names,
@@ -52,7 +50,6 @@ class Fuse(Stage):
         minimum=1,
     )
     collapse: str | None = option(**COLLAPSE)
-    attribution: Path | None = option("File for the contribution of each run to each hit: rank, score, part (TSV).", None, group="Output")
     tag: str = option("Run tag.", "moeir.fused", single_word=True, aliases=("--runtag",), group="Output")
     output: Path = output_field("run", "Output file; - is stdout.", STREAM)
 
@@ -61,11 +58,6 @@ class Fuse(Stage):
         variants.import_code_of(method)
         if variants.resolve_spec("fusion", method)[0].name == "exact-sum":
             raise UsageError("--method exact-sum: a run has no scores of documents outside its lists; use moeir search --fuse exact-sum")
-        if self.attribution is not None:
-            name_runs(self.run)
-
-    def outputs(self) -> dict[str, tuple[Path, str]]:
-        return super().outputs() | ({} if self.attribution is None else {"--attribution": (self.attribution, "attribution")})
 
     def prepare(self) -> "tuple[FusionFormula, str]":
         """The function that merges the lists of a query, and its spec."""
@@ -92,18 +84,13 @@ class Fuse(Stage):
         return "evaluate --run OUTPUT --qrels QRELS"
 
     def work(self) -> Counts:
-        from moeir.analysis import attribution
         from moeir.fusion import formulas
-        from moeir.records import lines, runs
+        from moeir.records import runs
 
         merge, method = self.prepare()
         expert_runs = self._read_runs(method)
         fused_run = formulas.fuse_runs(expert_runs, merge, self.depth)
         runs.write_run(fused_run, self.output, tag=self.tag)
-        if self.attribution is not None:
-            runs_by_name = dict(zip(name_runs(self.run), expert_runs, strict=True))
-            rows = attribution.hit_rows(runs_by_name, merge, fused_run)
-            lines.write_lines(tables.format_lines(attribution.hit_header(list(runs_by_name)), rows, "tsv"), self.attribution)
         return {"method": method, "queries": len(fused_run), "hits": len(fused_run.scores)}
 
     def _read_runs(self, method: str) -> "list[Run]":

@@ -1,4 +1,4 @@
-"""`moeir report`: an HTML page of runs and trainings, query by query, or a training as text, table or plot."""
+"""`moeir report`: an HTML page of runs and trainings, query by query, or trainings as text."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -14,10 +14,8 @@ from moeir.settings import input_field, list_settings, option, output_field
 from moeir.stages.base import DEPTH, STREAM, Counts, Facts, Stage, split_run_name
 from moeir.stages.run_arguments import (
     DEFAULT_MEASURES,
-    check_matplotlib,
     check_measures,
     find_search_of_run,
-    is_fused,
     name_runs,
     name_source,
     read_runs,
@@ -28,14 +26,14 @@ if TYPE_CHECKING:
     from moeir.reporting.explanations import Explanations
     from moeir.reporting.page_data import QueryPages
 
-TEXT_SUFFIXES, LIST_SUFFIXES, PLOT_SUFFIXES, PAGE_SUFFIXES = ("", ".txt"), (".tsv", ".jsonl"), (".svg", ".png"), (".html", ".htm")
+TEXT_SUFFIXES, PAGE_SUFFIXES = ("", ".txt"), (".html", ".htm")
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report(Stage):
     """Report on runs and trainings. --output page.html writes one file with measures, comparisons of experts, every query with its lists
-    and their explanations, trainings and a map; without --run a training is written as text, table or plot."""
+    and their explanations, and trainings; without it trainings are written as text."""
 
     run: tuple[Path, ...] = input_field(
         "run", "Page: a run; repeat the flag; NAME=PATH names it.", (), aliases=("--runs",), needs=("qrels",)
@@ -53,23 +51,17 @@ class Report(Stage):
         "checkpoint", "Page: with --index, the checkpoint that searched it, as search --model.", None, needs=("index",)
     )
     training: tuple[Path, ...] = input_field("training", "Output folder of finetune or pretrain; repeat the flag to compare several.", ())
-    projection: Path | None = input_field("texts", "Page: a map, as analyze projection writes it.", None)
     measure: tuple[str, ...] = option(
         "Page: nDCG@10, RR@10, …; repeat the flag. Query pages show the first.", DEFAULT_MEASURES, aliases=("--metric", "-m")
     )
     depth: int = option("Page: documents shown of every list.", 10, **DEPTH)
     text_length: int = option("Page: maximum characters of a document.", 1200, minimum=1)
     title: str | None = option("Page: title [default: names of the runs and trainings].", None)
-    output: Path = output_field(
-        "report", "Output file: .html for a page, .svg or .png for a plot, .tsv or .jsonl for a table, else text.", STREAM
-    )
+    output: Path = output_field("report", "Output file: .html for a page, else text.", STREAM)
 
     def check(self) -> None:
-        suffixes = (*TEXT_SUFFIXES, *LIST_SUFFIXES, *PLOT_SUFFIXES, *PAGE_SUFFIXES)
-        if self._output_suffix() not in suffixes:
-            raise UsageError(f"--output {self.output}: expected a name that ends with {', '.join(suffixes[1:-1])} or {suffixes[-1]}")
-        if self._output_suffix() in PLOT_SUFFIXES:
-            check_matplotlib(self.output)
+        if self._output_suffix() not in (*TEXT_SUFFIXES, *PAGE_SUFFIXES):
+            raise UsageError(f"--output {self.output}: expected a name that ends with .html for a page, or .txt")
         if not self.run and not self.training:
             raise UsageError("report: expected --run and --qrels, or --training")
         if self._output_suffix() not in PAGE_SUFFIXES:
@@ -79,12 +71,10 @@ class Report(Stage):
         check_measures(self.measure if self.run else ())
 
     def _output_suffix(self) -> str:
-        """The suffix of --output; for texts and tables, the one before .gz or .zst."""
+        """The suffix of --output, without .gz or .zst."""
         from moeir.records import lines
 
-        path = atomic_write.final_path(self.output)
-        text_suffix = lines.strip_compression_suffix(path).suffix
-        return text_suffix if self.output != STREAM and text_suffix not in PLOT_SUFFIXES else path.suffix
+        return lines.strip_compression_suffix(atomic_write.final_path(self.output)).suffix
 
     def summary(self, counts: Facts) -> str:
         nouns = {"queries": "query", "documents": "document", "runs": "run", "trainings": "training", "steps": "step"}
@@ -93,19 +83,11 @@ class Report(Stage):
     def work(self) -> Counts:
         if self._output_suffix() in PAGE_SUFFIXES:
             return self._write_page()
-        from moeir.evaluation import tables
         from moeir.records import lines
         from moeir.reporting import training_curves
 
         trainings = training_curves.load_trainings(self.training)
-        if (suffix := self._output_suffix()) in PLOT_SUFFIXES:
-            from moeir.reporting import plots
-
-            plots.plot_trainings(trainings, self.output, suffix.removeprefix("."))
-        else:
-            rows = training_curves.curve_rows(trainings)
-            table_lines = tables.format_lines(training_curves.CURVE_COLUMNS, rows, suffix.removeprefix("."))
-            lines.write_lines([training_curves.format_trainings(trainings)] if suffix in TEXT_SUFFIXES else table_lines, self.output)
+        lines.write_lines([training_curves.format_trainings(trainings)], self.output)
         return {"trainings": len(trainings), "steps": sum(one.monitor.step for one in trainings)}
 
     def _write_page(self) -> Counts:
@@ -115,8 +97,6 @@ class Report(Stage):
         trainings = training_curves.load_trainings(self.training) if self.training else []
         title = self.title or ", ".join([*name_runs(self.run), *(one.name for one in trainings)])
         data: dict[str, Any] = {"title": title, "trainings": page_data.training_charts(trainings)}
-        if self.projection is not None:
-            data["map"] = page_data.read_projection(self.projection)
         counts: dict[str, Any] = {"runs": len(self.run), "trainings": len(trainings)}
         parts: Iterator[tuple[str, Any]] = iter(())
         if self.run:
@@ -157,8 +137,8 @@ class Report(Stage):
         A run without the manifest of a search belongs to the expert that NAME=PATH names. One that was searched with another calibration
         has other scores than the explanations would have.
         """
-        digests, experts = sorted(map(manifests.compute_digest, self.index)), dict[str, str]()
-        others, elsewhere = list[str](), list[str]()  # without explanations; of these, runs of other indexes and fused ones
+        digests = sorted(map(manifests.compute_digest, self.index))
+        experts, others = dict[str, str](), list[str]()
         counts = manifests.read_manifest(self.index[0])["counts"]
         known = {*counts["experts"], FUSED}
         default = (counts.get("checkpoint") or {}).get("digest")
@@ -171,13 +151,12 @@ class Report(Stage):
                 experts.setdefault(str(expert), name)
             else:
                 others.append(name)
-                elsewhere += [name] if is_fused(path) or (search and sorted(search.indexes) != digests) else []
         if experts.keys() == {FUSED}:
             log.warning("%s: shown without explanations, which need the runs of its experts: name them with --run", experts.pop(FUSED))
-        if others := [name for name in others if not experts or name not in elsewhere]:
+        if others:
             whose = "" if default is None else f" and {self.model or 'its checkpoint'} (--model names a calibrated one)"
             expected = f"not an expert's run that moeir search wrote with {', '.join(map(str, self.index))}{whose}"
-            log.warning("%s: shown without explanations: %s; --run EXPERT=PATH tells whose run it is", ", ".join(others), expected)
+            log.info("%s: shown without explanations: %s; --run EXPERT=PATH tells whose run it is", ", ".join(others), expected)
         return experts
 
     def _load_explanations(self, pages: "QueryPages", query_texts: "Mapping[str, Text]", experts: Mapping[str, str]) -> "Explanations":

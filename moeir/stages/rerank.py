@@ -17,16 +17,14 @@ from moeir.console import format_count, meter
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
 from moeir.stages.base import COLLAPSE, DEPTH, INFERENCE_DTYPE, STREAM, Counts, Facts, Stage, is_stream
-from moeir.stages.run_arguments import log_guessed_depths, name_runs, read_run_with_depth, run_paths
 
 if TYPE_CHECKING:
     from moeir.records.examples import Example
     from moeir.records.runs import Run, Scores
     from moeir.reranking.candidates import CandidateTexts
 
-OF_RUNS = ("run", "depth", "fuse", "collapse", "rest", "tag")  # flags without a meaning for examples, all of which are scored
+OF_RUNS = ("run", "depth", "collapse", "rest", "tag")  # flags without a meaning for examples, all of which are scored
 TOKENS_ON_CPU, TOKENS_ON_CUDA = 4096, 65536  # fits into a CPU cache; keeps a GPU busy
-PASSAGE_MODES = ("firstp", "maxp", "sump")
 log = logging.getLogger(__name__)
 
 
@@ -37,7 +35,7 @@ class Rerank(Stage):
 
     prepare_reads_texts = True
     model: tuple[Path, ...] = input_field("checkpoint", "Checkpoint that scores; repeat the flag for an ensemble.")
-    run: tuple[Path, ...] = input_field("run", "Runs; several are merged into one list of candidates by --fuse.", (), aliases=("--runs",))
+    run: Path | None = input_field("run", "The run whose documents are scored.", None)
     train: Path | None = input_field(
         "examples",
         "In place of --run: training examples, written with the scores of their documents, for --objective kl or margin-mse.",
@@ -49,14 +47,6 @@ class Rerank(Stage):
     depth: int = option("Documents scored per query; lower ones follow them in their original order.", 100, **DEPTH)
     ensemble: str = option("How scores of several models are combined.", "zscore", package="reranking.ensembles")
     expert: tuple[str, ...] = option("For a checkpoint that is not a cross-encoder: experts whose scores are added [default: all].", ())
-    passages: str = option(
-        "For documents too long for a pair: firstp (first passage), maxp or sump (maximum or sum over passages).",
-        "firstp",
-        choices=PASSAGE_MODES,
-    )
-    passage_length: int | None = option("Maximum tokens of a document in a pair [default: as many as fit].", None, minimum=1)
-    stride: int | None = option("Tokens from one passage to the next [default: half a passage].", None, minimum=1)
-    fuse: str = option("Fusion method for several runs.", "rrf", package="fusion")
     collapse: str | None = option(**COLLAPSE)
     shard: str | None = option("I/N: rerank shard I of N of the queries, counted from 0; join the runs with cat.", None)
     rest: bool = option("Keep documents below --depth, which are not scored.", True)
@@ -75,13 +65,10 @@ class Rerank(Stage):
         return self.output, "run" if self.train is None else "examples"
 
     def check(self) -> None:
-        if not self.run and self.train is None:
+        if self.run is None and self.train is None:
             raise UsageError("rerank needs --run or --train")
         if self.train is None and (self.queries is None or self.corpus is None):
             raise UsageError(f"rerank needs {'--queries' if self.queries is None else '--corpus'} or --dataset: the texts of the run")
-        name_runs(self.run)
-        if self.stride is not None and self.passages == "firstp":
-            raise UsageError("--stride: --passages firstp reads only the first passage; add --passages maxp or sump")
         if self.shard is not None:
             shards.Shard.parse(self.shard)
         if self.corpus is not None and is_stream(self.corpus) and len(self.model) > 1:
@@ -106,22 +93,22 @@ class Rerank(Stage):
     def _read_candidates(self) -> "tuple[Run, CandidateTexts, list[Example]]":
         """The run to rerank, or that of the examples, or its queries of this shard; the texts of its pairs; and the examples."""
         from moeir.formats.training_files import read_training_examples
-        from moeir.reranking.candidates import CandidateTexts, convert_examples, merge_runs, select_shard
+        from moeir.records import runs
+        from moeir.reranking.candidates import CandidateTexts, convert_examples, select_shard
 
-        paths, label = run_paths(self.run), ", ".join(map(str, run_paths(self.run)))
+        training: list[Example] = []
         if self.train is not None:
-            training, label = list(read_training_examples(self.train, provenance=True)), str(self.train)
+            training = list(read_training_examples(self.train, provenance=True))
             run = convert_examples(training)
         else:
-            training, runs = [], [read_run_with_depth(path) for path in paths]
-            if len(runs) > 1:
-                log_guessed_depths(paths, runs, self.fuse, "moeir fuse --run-depth K sets it")
-            run = merge_runs(runs, self.fuse)
+            assert self.run is not None
+            run = runs.read_run(self.run)
         if self.shard is not None:
             shard = shards.Shard.parse(self.shard)
             if shard.total > len(run):
                 raise UsageError(f"--shard {shard}: the run has {len(run)} queries; expected at most as many shards")
             run = select_shard(run, shard.number, shard.total)
+        label = str(self.train or self.run)
         texts = CandidateTexts.from_run(run, self.queries, self.corpus, keep_empty=self.keep_empty, label=label, examples=training)
         return run, texts, training
 
@@ -141,14 +128,13 @@ class Rerank(Stage):
         from moeir.records import examples, runs
         from moeir.records.passages import collapse_run
         from moeir.reranking.candidates import add_scores
-        from moeir.reranking.scoring import PassageSplitter, ScoringConfig, score_candidates
+        from moeir.reranking.scoring import ScoringConfig, score_candidates
         from moeir.retrieval.latency import limit_threads
 
         run, candidate_texts, training = self._read_candidates()
         device = select_device(self.device)
-        passages = PassageSplitter(self.passages, self.passage_length, self.stride)
         token_budget = self.max_tokens or (TOKENS_ON_CUDA if device.startswith("cuda") else TOKENS_ON_CPU)
-        scoring_config = ScoringConfig(select_dtype(self.dtype, device, inference=True), device, token_budget, passages, self.expert)
+        scoring_config = ScoringConfig(select_dtype(self.dtype, device, inference=True), device, token_budget, self.expert)
         score = partial(score_candidates, texts=candidate_texts, config=scoring_config)
         with limit_threads(self.threads):
             run, facts = self._rerank_run(run, score)

@@ -1,9 +1,8 @@
 """Runs, judgements, answers and groups of queries that several stages take as flags: their checks, names and readers."""
 
-import importlib.util
 import logging
 import statistics
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -71,16 +70,10 @@ def choose_form(form: str, output: Path, stream_form: str, forms: Mapping[str, s
     return stream_form if output == STREAM else "jsonl" if ".jsonl" in suffixes else other
 
 
-def check_table_suffix(output: Path, *, plots: bool = False) -> None:
-    """UsageError if the file is called a picture that is not written, so that a table under its name would be taken for one."""
+def check_table_suffix(output: Path) -> None:
+    """UsageError if the file is called a picture, which is not written, so that a table under its name would be taken for one."""
     if atomic_write.final_path(output).suffix.lower() in PICTURE_SUFFIXES:
-        raise UsageError(f"--output {output}: expected {'.svg or .png for a plot, ' if plots else ''}.tsv or .jsonl for a table")
-
-
-def check_matplotlib(output: Path) -> None:
-    """UsageError if matplotlib, which plots need, is not installed."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise UsageError(f"--output {output}: plots need the package matplotlib; pip install 'moeir[report]'")
+        raise UsageError(f"--output {output}: expected .tsv or .jsonl for a table")
 
 
 def run_paths(runs: Sequence[Path]) -> list[Path]:
@@ -187,23 +180,13 @@ def warn_of_better_part(
     means = {name: statistics.fmean(by_query.values()) for name, by_query in values.items()}
     fused_mean, best = statistics.fmean(fused.values()), max(means, key=means.__getitem__)
     if means[best] > fused_mean:
-        p = significance.describe_p(significance.paired_t_test(values[best], fused))
-        log.warning("%s alone has %s %.4f, %s %.4f, %s%s", best, measure, means[best], fused_name, fused_mean, p, advice.format(best))
+        p = significance.format_p(significance.paired_t_test(values[best], fused))
+        log.warning("%s alone has %s %.4f, %s %.4f, p %s%s", best, measure, means[best], fused_name, fused_mean, p, advice.format(best))
 
 
 def read_runs(paths: Sequence[Path]) -> "dict[str, Run]":
     """The runs by name."""
     return {name: read_run_with_depth(path) for name, path in name_runs(paths).items()}
-
-
-def read_query_texts(path: Path, needed: Collection[str], origin: str, *, keep_empty: bool) -> dict[str, str]:
-    """The texts of the needed queries, by id; DataError if one is missing, which `origin` has."""
-    from moeir.records import texts
-
-    contents = {text.id: text.content for text in texts.read_texts(path, keep_empty=keep_empty)}
-    if missing := next((query for query in needed if query not in contents), None):
-        raise DataError(f"{path}: has no query {missing!r}, which {origin}")
-    return {query: contents[query] for query in needed}
 
 
 def read_answers(path: Path, match: str) -> "Answers":

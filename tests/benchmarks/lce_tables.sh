@@ -27,10 +27,15 @@ learned() { # NAME OBJECTIVE RETRIEVER SEED QUERIES NEGATIVES: every training re
 }
 
 reranked() { # MODEL RETRIEVER...: the first documents of their lists; a pair that stands in several is scored once
-  local name=$1 lists=()
+  local name=$1 lists=() pool
   shift
   for list in "$@"; do lists+=(--run "tops/$list.trec"); done
-  $MOEIR rerank --model "ckpt/$name" "${lists[@]}" --queries "$queries" --corpus "$corpus" --depth $((DEPTH * $#)) --output "pairs/$name.trec"
+  pool=tops/$1.trec
+  if [ $# -gt 1 ]; then
+    pool=pools/$name.trec
+    $MOEIR fuse "${lists[@]}" --method rrf --depth $((DEPTH * $#)) --output "$pool"
+  fi
+  $MOEIR rerank --model "ckpt/$name" --run "$pool" --queries "$queries" --corpus "$corpus" --depth $((DEPTH * $#)) --output "pairs/$name.trec"
   for list in "$@"; do
     mkdir -p "reranked/$list"
     awk 'NR == FNR { held[$1, $3]; next } ($1, $3) in held { rank = $1 == query ? rank + 1 : 1; query = $1; $4 = rank; print }' \

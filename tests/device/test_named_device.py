@@ -40,9 +40,8 @@ def test_searching_and_reranking_stay_there(on_the_second, came_checkpoint, inde
     on_the_second("rerank", "--model", came_checkpoint, *texts, "--output", tmp_path / "again.trec")
 
 
-def test_analyses_and_written_queries_stay_there(on_the_second, came_checkpoint, t5_model, toy, tmp_path):
+def test_written_queries_stay_there(on_the_second, t5_model, toy, tmp_path):
     corpus = ("--corpus", toy / "corpus.jsonl")
-    on_the_second("analyze", "projection", "--model", came_checkpoint, *corpus, "--projection", "pca", "--expert", "global")
     on_the_second("generate-queries", "--model", t5_model, *corpus, "--max-output", 4, "--output", tmp_path / "queries.jsonl")
 
 

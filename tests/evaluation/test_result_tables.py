@@ -55,13 +55,6 @@ def test_a_table_has_a_row_for_each_group_and_run():
     assert rows[-1][4] == "0.367"  # twice 0.184, for two measures; differences 0, 1/2, 1/2: t = 2 with two degrees of freedom
 
 
-def test_the_first_run_has_as_many_cells_as_the_others_beside_effects():
-    comparison = result_tables.Comparison("t", effect=True)
-    systems = {"bm25": {"all": VALUES}, "other": {"all": VALUES}}
-    header, _, first, second = result_tables.to_table(systems, "markdown", comparison).splitlines()
-    assert header.count("|") == first.count("|") == second.count("|") == 10  # a name, and for two measures means, differences, d and p
-
-
 def test_an_object_has_the_p_value_against_each_baseline():
     systems = {"bm25": SAMPLES, "other": BETTER}
     comparison = result_tables.Comparison("t", against=("bm25", "other"), correction="none")

@@ -5,7 +5,7 @@ from hypothesis import strategies as some
 from scipy import stats
 
 from moeir.errors import DataError
-from moeir.evaluation.significance import confidence_interval, correct_p_values, effect_size, paired_t_test, randomisation_test
+from moeir.evaluation.significance import confidence_interval, correct_p_values, paired_t_test, randomisation_test
 from tests.oracles import reporting
 
 
@@ -56,14 +56,14 @@ def test_an_interval_is_scipys():
     """By hand: 2, 4, 6 have mean 4 and standard error 2 / √3; t of 2 degrees at 97.5 % is 4.302653."""
     reach = 4.302653 * 2 / 3**0.5
     assert confidence_interval([2.0, 4.0, 6.0]) == pytest.approx((4 - reach, 4 + reach), rel=1e-6)
-    values = np.random.default_rng(3).random(80)
+    values = 10 * np.random.default_rng(3).random(80)
     assert confidence_interval(values) == pytest.approx(stats.t.interval(0.95, 79, loc=values.mean(), scale=stats.sem(values)))
     assert confidence_interval([0.25]) == (0.25, 0.25) and np.isnan(confidence_interval([])).all()
 
 
 @given(some.lists(some.floats(0, 1), max_size=8))
 def test_an_interval_of_a_measure_stays_within_its_range(values):
-    low, high = confidence_interval(values, is_measure=True)
+    low, high = confidence_interval(values)
     assert not values or (0 <= low <= np.mean(values) + 1e-12 and np.mean(values) - 1e-12 <= high <= 1)
 
 
@@ -71,25 +71,17 @@ def test_an_interval_of_a_measure_is_that_of_the_logit():
     """By hand: 0.9, 1, 1, 1 have mean .975 and standard error .025; t of 3 degrees at 97.5 % is 3.182446, so Student's reaches 1.0546."""
     reach = 3.182446 * 0.025 / (0.975 * 0.025)
     expected = [1 / (1 + np.exp(-(np.log(0.975 / 0.025) + sign * reach))) for sign in (-1, 1)]
-    assert confidence_interval([0.9, 1.0, 1.0, 1.0], is_measure=True) == pytest.approx(expected, rel=1e-6)
-    assert confidence_interval([0.9, 1.0, 1.0, 1.0])[1] > 1.05
+    assert confidence_interval([0.9, 1.0, 1.0, 1.0]) == pytest.approx(expected, rel=1e-6)
     for others in ([3.0, 5.0, 9.0], [0.2, 0.3, 1.5], [-0.5, 0.75, 0.75]):  # one value outside is no measure either
-        assert confidence_interval(others, is_measure=True) == confidence_interval(others)
+        assert confidence_interval(others) == pytest.approx(stats.t.interval(0.95, 2, loc=np.mean(others), scale=stats.sem(others)))
     samples = (np.random.default_rng(2).random((400, 30)) < 0.9).astype(float)
-    assert 370 <= sum(low <= 0.9 <= high for low, high in (confidence_interval(sample, is_measure=True) for sample in samples)) <= 400
+    assert 370 <= sum(low <= 0.9 <= high for low, high in (confidence_interval(sample) for sample in samples)) <= 400
 
 
 @given(some.lists(some.floats(0, 1), max_size=6))
-def test_corrections_keep_the_order_and_are_scipys_where_it_has_them(raw):
-    holm, plain, by_rank = (correct_p_values(raw, method) for method in ("holm", "bonferroni", "bh"))
+def test_corrections_are_those_of_the_loop(raw):
+    holm, plain = (correct_p_values(raw, method) for method in ("holm", "bonferroni"))
     assert holm == pytest.approx(reporting.holm(raw), abs=1e-14)
-    assert by_rank == pytest.approx(stats.false_discovery_control(raw).tolist() if raw else [], abs=1e-14)
     assert correct_p_values(raw, "none") == pytest.approx(raw, abs=1e-14)
     assert plain == pytest.approx([min(p * len(raw), 1.0) for p in raw], abs=1e-14)
     assert all(value <= other for value, other in zip(holm, plain, strict=True))
-
-
-def test_an_effect_has_the_sign_of_second_less_first():
-    assert effect_size({"a": 0.0, "b": 0.0}, {"a": 0.5, "b": 0.5}) == float("inf")
-    assert effect_size({"a": 1.0, "b": 0.5}, {"a": 0.5, "b": 0.25}) == pytest.approx(-2.1213203)
-    assert effect_size({"a": 1.0}, {"a": 1.0}) == 0.0

@@ -77,7 +77,7 @@ def expected(script: str, collection: str) -> list[tuple[list[str], list[str]]]:
         rows = [row.replace("5e-6", "1e-5") if collection == "nq" else row for row in BATCHES]
         return [(measures, rows) for measures in [parts[0][:1], *parts]]
     if script == "came_overlap.sh":
-        both = [(["run", "queries", f"rbo:persistence={value}"], ["lexical", "lexical", "local"]) for value in ("0.9", "0.98")]
+        both = [(["other", "queries", f"rbo:persistence={value}"], ["lexical", "lexical", "local"]) for value in ("0.9", "0.98")]
         return both * len(parts) * 2  # independent experts, those of one model
     return [(measures, table) for table in ROWS[script] for measures in parts]
 

@@ -63,7 +63,7 @@ def test_a_line_has_the_divergence_of_the_vectors_of_pairs(came_checkpoint: Path
     from moeir import open_checkpoint
 
     texts = ("--queries", toy / "test-queries.tsv", "--corpus", toy / "corpus.jsonl", "--qrels", toy / "test-qrels.tsv")
-    result = shell.run_program("divergence.py", "--model", came_checkpoint, *texts, "--pairs", 5, "--seed", 7, "--dtype", "float32")
+    result = shell.run_program("divergence.py", "--model", came_checkpoint, *texts, "--pairs", 5, "--seed", 7)
     assert result.code == 0, result.stderr
     pairs, checkpoint = program.sample_pairs(*texts[1::2], 5, 7), open_checkpoint(came_checkpoint)
     sides = [np.asarray(checkpoint.encode([text.content for text in side], name)["global"].vectors.detach())
@@ -73,3 +73,16 @@ def test_a_line_has_the_divergence_of_the_vectors_of_pairs(came_checkpoint: Path
     assert [float(word) for word in line.split("\t")[3:]] == pytest.approx(program.estimate_divergences(*sides), rel=1e-3)
     refused = shell.run_program("divergence.py", "--model", came_checkpoint, *texts, "--pairs", 7)
     assert refused.code != 0 and "6 queries have a relevant document with both texts in" in refused.stderr
+
+
+def test_pairs_are_drawn_and_drawn_alike(came_checkpoint: Path, toy: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("sklearn")
+    texts = ("--queries", toy / "test-queries.tsv", "--corpus", toy / "corpus.jsonl", "--qrels", toy / "test-qrels.tsv", "--pairs", 5)
+    command = ("project_vectors.py", "--model", came_checkpoint, *texts)
+    for name in ("one.svg", "two.svg"):
+        result = shell.run_program(*command, "--perplexity", 3, "--output", tmp_path / name)
+        assert result.code == 0, result.stderr
+    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes() and ">came<" in (tmp_path / "one.svg").read_text()
+    refused = shell.run_program(*command, "--output", tmp_path / "three.svg")
+    assert refused.code != 0 and "--perplexity 30: expected 1 to less than the number of points, 10" in refused.stderr

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moeir.analysis.attribution import hit_rows
 from moeir.errors import UsageError
 from moeir.fusion import formulas
 from moeir.fusion.score_lists import ScoreLists
@@ -109,13 +108,11 @@ def test_many_queries_at_once_fuse_as_each_alone(formula, monkeypatch):
     ]
     both, merge = [Run.from_hits(hits) for hits in hits_by_run], FORMULAS[formula]
     whole = formulas.fuse_runs(both, merge, depth=9)
-    whole_parts = list(hit_rows({"one": both[0], "two": both[1]}, merge, whole))
     monkeypatch.setattr(formulas, "_HITS_PER_BLOCK", 60)
     blocks = formulas.fuse_runs(both, merge, depth=9)
     assert (whole.starts.tolist(), whole.documents.tolist(), whole.scores.tolist()) == (
         *(blocks.starts.tolist(), blocks.documents.tolist(), blocks.scores.tolist()),
     )
-    assert list(hit_rows({"one": both[0], "two": both[1]}, merge, whole)) == whole_parts
     for query in whole.queries:
         one = formulas.fuse_runs([Run.from_hits({query: hits.get(query, {})}) for hits in hits_by_run], merge, depth=9)
         assert one.hits(query) == whole.hits(query)
@@ -134,7 +131,6 @@ def test_the_rows_of_apart_add_up_to_the_scores():
         ("interpolation", {"alpha": 1.5}, "interpolation:alpha=1.5: expected 0 to 1"),
         ("linear", {"weights": "1+x"}, r"linear:weights=1\+x: expected 2 finite numbers"),
         ("linear", {"weights": "1+2+3"}, r"linear:weights=1\+2\+3: expected 2 finite numbers"),
-        ("shards", {}, "a document is in two of the runs"),
         ("rrf", {"constant": -1.0}, "rrf:constant=-1.0: expected 0 or more"),
         ("hybrid", {"alpha": -1.0}, "hybrid:alpha=-1.0: expected"),
         ("hybrid", {"alpha": float("inf")}, "hybrid:alpha=inf: expected"),

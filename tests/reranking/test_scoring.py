@@ -1,4 +1,4 @@
-"""Candidates, passages and ensembles against loops; a score journal resumes after the last saved score."""
+"""Candidates, pairs and ensembles against loops; a score journal resumes after the last saved score."""
 
 import numpy as np
 import pytest
@@ -8,12 +8,10 @@ from hypothesis import strategies as st
 from moeir import variants
 from moeir.architectures.cross_encoder import PairTokenizer
 from moeir.architectures.input_config import InputConfig
-from moeir.backbones.packed_pairs import PackedPairs, PairTemplate, RaggedIds
-from moeir.errors import UsageError
+from moeir.backbones.packed_pairs import PairTemplate, RaggedIds
 from moeir.records.runs import Run
-from moeir.reranking.candidates import Candidates, combine_scores, merge_runs
+from moeir.reranking.candidates import Candidates, combine_scores
 from moeir.reranking.score_journal import ScoreJournal
-from moeir.reranking.scoring import PassageSplitter
 from tests.oracles import reranking as oracles
 
 quick = settings(deadline=None, max_examples=50)
@@ -62,14 +60,8 @@ def test_a_round_after_a_round_moves_its_own_depth_only():
     assert second.documents_of("q") == ["b", "c", "a", "d"]
 
 
-def test_several_runs_become_one_list():
-    other = Run.from_hits({"q": {"d": 2.0, "e": 1.0}})
-    assert merge_runs([BERT], "rrf") is BERT
-    assert merge_runs([BERT, other], "rrf").documents_of("q") == ["d", "a", "e", "b", "c"]
-
-
 @quick
-@given(st.data(), st.sampled_from(["zscore", "mean", "rrf"]))
+@given(st.data(), st.sampled_from(["zscore", "mean"]))
 def test_ensembles_are_those_of_the_loop(data, how):
     models, count = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 5))
     rows = data.draw(st.lists(st.lists(numbers, min_size=count, max_size=count), min_size=models, max_size=models))
@@ -85,60 +77,16 @@ def test_an_ensemble_is_taken_query_by_query_and_one_model_alone_keeps_its_score
     assert combine_scores(candidates, [one, two], "mean").tolist() == [10.5, 6.5, 6.0]
 
 
-def test_a_constant_below_zero_is_refused():
-    with pytest.raises(UsageError, match="rrf:constant"):
-        variants.bind_variant("reranking.ensembles", "rrf:constant=-1")(np.ones((2, 2)))
-
-
-SIZES = [0, 1, 5, 6, 7, 30]
-
-
-def split_into_pairs(passages, pair_length=14):
-    """Queries of 1 and 4 tokens with documents of `SIZES`, every query with every document."""
-    pairing = PairTokenizer(None, InputConfig(query_length=6, document_length=pair_length), FRAME, (2,), True)
-    queries = RaggedIds.from_lists([[10], [11, 12, 13, 14]])
-    documents = RaggedIds.from_lists([list(range(100, 100 + size)) for size in SIZES])
-    query, document = np.repeat([0, 1], len(SIZES)), np.tile(np.arange(len(SIZES)), 2)
-    return passages.split_pairs(pairing, queries, documents, query, document)
-
-
-@pytest.mark.parametrize(("length", "stride"), [(None, None), (4, None), (4, 1), (None, 3), (4, 9)])
-def test_passages_are_those_of_the_loop(length, stride):
-    pairs, starts = split_into_pairs(PassageSplitter("maxp", length, stride))
-    passages = iter(
-        zip(
-            pairs.query_rows.tolist(),
-            pairs.document_rows.tolist(),
-            pairs.document_offsets.tolist(),
-            pairs.document_lengths.tolist(),
-            strict=True,
-        )
-    )
-    for query in (0, 1):
-        window = min(14 - 4 - (1, 4)[query], length or 99)
-        for document, size in enumerate(SIZES):
-            for begin, end in oracles.passage_windows(size, window, min(stride or window // 2, window)):
-                assert next(passages) == (query, document, begin, end - begin)
-    assert next(passages, None) is None and len(starts) == 2 * len(SIZES)
-    assert pairs.lengths.max() <= 14
-
-
-def test_first_passages_are_beginnings_and_pairs_are_joined_token_by_token():
-    pairs, starts = split_into_pairs(PassageSplitter())
-    assert starts.tolist() == list(range(12)) and pairs.document_offsets.max() == 0
+def test_pairs_are_joined_token_by_token_and_a_document_is_cut_to_what_fits():
+    pairing = PairTokenizer(None, InputConfig(query_length=6, document_length=14), FRAME, (2,), True)
+    queries, sizes = RaggedIds.from_lists([[10], [11, 12, 13, 14]]), [0, 1, 5, 6, 7, 30]
+    documents = RaggedIds.from_lists([list(range(100, 100 + size)) for size in sizes])
+    pairs = pairing.make_pairs(queries, documents, np.repeat([0, 1], len(sizes)), np.tile(np.arange(len(sizes)), 2))
+    assert pairs.document_lengths.tolist() == [0, 1, 5, 6, 7, 9, 0, 1, 5, 6, 6, 6]
     tokens = pairs.pack([11, 0])
     assert tokens.lengths == (14, 5)
     assert tokens.ids.tolist() == [1, 11, 12, 13, 14, 2, 2, 100, 101, 102, 103, 104, 105, 3, 1, 10, 2, 2, 3]
     assert tokens.segments.tolist() == [0] * 7 + [1] * 7 + [0] * 4 + [1]
-    later = PackedPairs(FRAME, pairs.queries, pairs.documents, np.array([0]), np.array([5]), np.array([28]), np.array([2]))
-    assert later.pack([0]).ids.tolist() == [1, 10, 2, 2, 128, 129, 3]
-
-
-def test_passages_come_together_as_the_best_or_the_sum():
-    scores, starts = np.array([1.0, 4.0, 2.0, -3.0], dtype=np.float32), np.array([0, 3])
-    assert PassageSplitter("maxp").aggregate(scores, starts).tolist() == [4.0, -3.0]
-    assert PassageSplitter("sump").aggregate(scores, starts).tolist() == [7.0, -3.0]
-    assert PassageSplitter().aggregate(scores, np.arange(4)).tolist() == scores.tolist()
 
 
 def test_a_journal_hands_back_what_is_on_disk(tmp_path, monkeypatch):

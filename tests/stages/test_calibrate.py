@@ -187,23 +187,6 @@ def test_a_report_explains_calibrated_runs(index: Path, toy: Path, tmp_path: Pat
     assert "without explanations" not in run_moeir("report", *plain, *common).stderr
 
 
-def test_a_projection_shows_vectors_without_the_factor_of_their_scores(
-    toy: Path, tmp_path: Path, calibrated: Path, came_checkpoint: Path, tiny_model: Path
-) -> None:
-    """Else queries, whose vectors the factor multiplies, would lie apart from the documents."""
-    for name, options in (("plain", ""), ("scaled", ",scale=20")):
-        run_moeir("init", "--model", tiny_model, "--arch", f"dense:normalise=true{options}", "--output", tmp_path / name)
-    texts = ("--queries", toy / "test-queries.tsv", "--corpus", toy / "corpus.jsonl", "--projection", "pca", "--dtype", "float32")
-    for one, other in ((came_checkpoint, calibrated), (tmp_path / "plain", tmp_path / "scaled")):
-        maps = []
-        for model in (one, other):
-            lines = run_moeir(
-                "analyze", "projection", "--model", model, "--expert", "global", *texts, "--form", "jsonl"
-            ).stdout.splitlines()
-            maps.append(np.array([[json.loads(line)["x"], json.loads(line)["y"]] for line in lines]))
-        assert np.allclose(*maps, atol=1e-4) and np.ptp(maps[0]) > 0.01
-
-
 def test_an_index_of_a_calibrated_checkpoint_is_the_same_index(
     folder: Path, toy: Path, tmp_path: Path, calibrated: Path, came_checkpoint: Path, judged: tuple[object, ...]
 ) -> None:

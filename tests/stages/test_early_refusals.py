@@ -133,7 +133,6 @@ REFUSALS = {
     "calibrate --index bm25 --queries toy/test-queries.tsv --qrels toy/test-qrels.tsv --output x": "has no checkpoint",
     "evaluate --run a.trec --qrels toy/test-qrels.tsv --output b.trec": "b.trec: exists and was not made by moeir",
     "fuse --run a.trec --run b.trec --learned learned.json --output x.trec": "learned.json",
-    "fuse --run a.trec --run b.trec --attribution toy/corpus.jsonl --output x.trec": "toy/corpus.jsonl: exists and was not made by moeir",
     "report --run a.trec --qrels toy/test-qrels.tsv --measure none@3 --output x.html": "none@3",
     "convert --input a.trec --to beir --output x": "which becomes",
     "export --to none --encodings enc --output x": "none",

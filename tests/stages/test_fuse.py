@@ -67,13 +67,9 @@ def test_a_run_without_a_search_has_the_depth_of_its_longest_list(moeir: Callabl
     lines = ["1 Q0 d4 1 9 t", "1 Q0 d7 2 5 t", "2 Q0 d1 1 3 t", "2 Q0 d2 2 2 t", "2 Q0 d3 3 1 t"]
     lexical.write_text("\n".join(lines) + "\n")
     dense.write_text("1 Q0 d1 1 0.2 t\n1 Q0 d4 2 0.1 t\n1 Q0 d7 3 0.05 t\n")
-    parts = tmp_path / "parts.tsv"
-    result = moeir("fuse", "--run", lexical, "--run", dense, "--method", "came-sum", "--attribution", parts)
+    result = moeir("fuse", "--run", lexical, "--run", dense, "--method", "came-sum")
     scores = {(words[0], words[2]): float(words[4]) for words in map(str.split, result.stdout.splitlines())}
     assert scores["1", "d1"] == pytest.approx(0.2)  # not 5.2
-    rows = [line.split("\t") for line in parts.read_text().splitlines()]
-    [row] = [row for row in rows if row[:2] == ["1", "d1"]]
-    assert float(row[rows[0].index("lexical.part")]) == 0.0
 
 
 def test_a_run_that_was_cut_since_its_search_has_no_depth_of_its_manifest(room: Path, moeir: Callable) -> None:

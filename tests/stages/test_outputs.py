@@ -226,32 +226,32 @@ def test_a_card_that_its_owner_edited_damages_no_checkpoint_and_is_never_replace
     assert Path("came/README.md").read_text(encoding="utf-8") == "mine"
 
 
-@pytest.mark.parametrize("output", [("--output", "fused.trec"), ()])
+@pytest.mark.parametrize("output", [("--output", "run.trec"), ()])
 def test_a_side_output_is_made_again_where_it_is_missing_and_replaces_what_is_its_own_alone(moeir: Moeir, output: tuple[str, ...]) -> None:
-    fuse = ("fuse", "--run", "one.trec", "--run", "two.trec", "--attribution", "parts.tsv")
-    assert moeir(*fuse, "--method", "rrf", *output).code == 0
-    before = Path("parts.tsv").read_bytes()
-    again = moeir(*fuse, "--method", "rrf", *output)
+    explain = ("--explain", "why.jsonl")
+    assert search(moeir, *explain, *output).code == 0
+    before = Path("why.jsonl").read_bytes()
+    again = search(moeir, *explain, *output)
     assert again.code == 0 and ("already made" in again.stderr) == bool(output)
-    Path("parts.tsv").unlink()
-    assert moeir(*fuse, "--method", "rrf", *output).code == 0 and Path("parts.tsv").read_bytes() == before
-    refused = moeir(*fuse, "--method", "combsum", "--output", "other.trec")
-    assert refused.code == 2 and "parts.tsv: exists, made with other settings or sources (method" in refused.stderr
-    assert Path("parts.tsv").read_bytes() == before and not Path("other.trec").exists()
-    assert moeir(*fuse, "--method", "combsum", "--output", "other.trec", "--force").code == 0
-    assert Path("parts.tsv").read_bytes() != before
-    Path("parts.tsv.manifest.json").unlink()
-    refused = moeir(*fuse, "--method", "combsum")
-    words = "parts.tsv: exists and was not made by moeir; move it away or choose another --attribution"
+    Path("why.jsonl").unlink()
+    assert search(moeir, *explain, *output).code == 0 and Path("why.jsonl").read_bytes() == before
+    refused = search(moeir, *explain, "--depth", 1, "--output", "other.trec")
+    assert refused.code == 2 and "why.jsonl: exists, made with other settings or sources (depth" in refused.stderr
+    assert Path("why.jsonl").read_bytes() == before and not Path("other.trec").exists()
+    assert search(moeir, *explain, "--depth", 1, "--output", "other.trec", "--force").code == 0
+    assert Path("why.jsonl").read_bytes() != before
+    Path("why.jsonl.manifest.json").unlink()
+    refused = search(moeir, *explain, "--depth", 1)
+    words = "why.jsonl: exists and was not made by moeir; move it away or choose another --explain"
     assert refused.code == 2 and words in refused.stderr
 
 
 def test_a_side_output_never_replaces_what_another_stage_made(moeir: Moeir) -> None:
-    assert moeir(*FUSE, "--output", "parts.tsv").code == 0
+    assert moeir(*FUSE, "--output", "why.jsonl").code == 0
     Path("corpus.jsonl").write_text('{"_id": "1", "text": "a cat"}\n{"_id": "1", "text": "a dog"}\n', encoding="utf-8")
     before = read_all()
-    refused = moeir(*FUSE, "--attribution", "parts.tsv", "--output", "fused.trec")
-    assert refused.code == 2 and "parts.tsv: exists, made with other settings" in refused.stderr
+    refused = search(moeir, "--explain", "why.jsonl", "--output", "run.trec")
+    assert refused.code == 2 and "why.jsonl: exists, made by moeir fuse; --force replaces it" in refused.stderr
     refused = moeir("check", "--corpus", "corpus.jsonl", "--fix", "idx")
     assert refused.code == 2 and "--fix idx: exists, made by moeir index; name another folder" in refused.stderr
     assert read_all() == before

@@ -33,8 +33,6 @@ def room(tmp_path_factory, index, toy, moeir) -> Path:
     result = moeir("search", "--index", index, "--queries", folder / "queries.tsv", "--output", folder / "runs",
                  "--explain", folder / "why.jsonl", "--corpus", folder / "corpus.jsonl")  # fmt: skip
     assert result.code == 0, result.stderr
-    points = "side id group x y\nquery q1 local 0 1\nquery q2 global 1 0.5\ndocument owl local 2 2\n"
-    (folder / "map.tsv").write_text(points.replace(" ", "\t"))
     training = [{"step": number, "loss": 3.0 - number / 20, "share.local": 0.5, "share.global": 0.5} for number in range(1, 31)]
     (folder / "trained").mkdir()
     (folder / "trained" / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in training))
@@ -50,7 +48,7 @@ def command(room) -> list[object]:
 
 @pytest.fixture(scope="module")
 def made(room, command, index, moeir) -> Path:
-    more = ("--index", index, "--training", room / "trained", "--projection", room / "map.tsv")
+    more = ("--index", index, "--training", room / "trained")
     result = moeir(*command, *more, "--output", room / "page.html")
     assert (result.code, result.stdout, result.messages) == (0, "", [])
     return room / "page.html"
@@ -122,7 +120,6 @@ def test_a_page_tells_what_the_runs_hold_and_the_reasons_that_search_wrote(made,
     assert data["judged"]["measures"] == ["nDCG@10", "RR@10", "R@100"]
     assert [len(blocks["cases-0"]), len(blocks["texts-0"])] == [6, 12]
     assert blocks["cases-0"][0]["x"] == ["lexical", "local", "global"] and {"p", "t", "k"} <= blocks["cases-0"][0].keys()
-    assert data["map"]["groups"] == ["local", "global"] and data["map"]["places"][2] == [2.0, 2.0]
     assert data["trainings"][0]["name"] == "trained" and data["trainings"][0]["charts"][0]["title"] == "share"
     names = [row[0] for row in blocks["texts-0"]]
     shown = {query: [names[number] for number in case["d"]] for query, case in zip(data["queries"], blocks["cases-0"], strict=True)}
@@ -273,9 +270,13 @@ def test_runs_of_another_index_or_without_those_of_the_experts_are_shown_without
     assert not any("x" in case for case in ParsedPage((tmp_path / "page.html").read_text()).blocks()["cases-0"])
 
 
-def test_a_run_of_bm25_or_of_several_runs_beside_the_experts_needs_no_warning(room, bm25_index, command, index, moeir, tmp_path):
+def test_a_run_of_bm25_or_of_several_runs_beside_the_experts_is_shown_without_explanations(
+    room, bm25_index, command, index, moeir, tmp_path
+):
     assert moeir("search", "--index", bm25_index, "--queries", room / "queries.tsv", "--output", tmp_path / "bm25.trec").code == 0
     assert moeir("fuse", "--run", tmp_path / "bm25.trec", room / "runs/fused.trec", "--output", tmp_path / "all.trec").code == 0
     more = ("--run", tmp_path / "bm25.trec", "--run", tmp_path / "all.trec", "--index", index)
     result = moeir(*command, *more, "--output", tmp_path / "page.html")
-    assert (result.code, result.messages) == (0, [])
+    assert result.code == 0 and len(result.messages) == 1
+    assert result.messages[0].startswith("bm25, all: shown without explanations: not an expert's run that moeir search wrote with ")
+    assert ParsedPage((tmp_path / "page.html").read_text()).blocks()["data"]["experts"] == {name: name for name in EXPERTS}

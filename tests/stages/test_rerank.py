@@ -1,7 +1,5 @@
 """`rerank` through the command line: every score is that of the pair alone, in any order or batch and after any interruption."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -95,40 +93,6 @@ def test_an_expert_scores_as_its_exact_index_does_and_experts_are_added(rerank, 
     for query in total.queries:
         sums = {name: sum(dict(part.hits(query))[name] for part in parts.values()) for name in total.documents_of(query)}
         assert dict(total.hits(query)) == pytest.approx(sums, abs=1e-4)
-
-
-def test_long_documents_are_read_in_passages(room, toy, tmp_path):
-    long = " ".join(text.text for text in texts.read_texts(toy / "corpus.jsonl"))
-    lines = (json.dumps({"_id": name, "text": text}) for name, text in (("long", long), ("short", "owl")))
-    (tmp_path / "corpus.jsonl").write_text("\n".join(lines))
-    (tmp_path / "run.trec").write_text("q1 Q0 long 1 2 t\nq1 Q0 short 2 1 t\n")
-    flags = ("--model", room / "lce", "--run", tmp_path / "run.trec", "--queries", toy / "test-queries.tsv", "--dtype", "float32")
-    scores_by_kind = {}
-    for kind, options in {"firstp": (), "maxp": ("--stride", 6), "sump": ("--stride", 6), "max": ("--passage-length", 9)}.items():
-        ways = ("--passages", "maxp" if kind == "max" else kind, *options)
-        run_moeir("rerank", *flags, "--corpus", tmp_path / "corpus.jsonl", *ways, "--output", tmp_path / f"{kind}.trec")
-        scores_by_kind[kind] = dict(runs.read_run(tmp_path / f"{kind}.trec").hits("q1"))
-    passage_scores = _score_passages(room / "lce", long, 6)
-    assert len(passage_scores) > 5 and scores_by_kind["firstp"]["long"] == pytest.approx(passage_scores[0], abs=1e-4)
-    assert scores_by_kind["maxp"]["long"] == pytest.approx(max(passage_scores), abs=1e-4)
-    assert scores_by_kind["sump"]["long"] == pytest.approx(sum(passage_scores), abs=1e-3)
-    assert [scores["short"] for scores in scores_by_kind.values()] == pytest.approx([scores_by_kind["firstp"]["short"]] * 4, abs=1e-5)
-
-
-@torch.no_grad()
-def _score_passages(folder, long, stride):
-    """The score of the first test query with each passage of a text."""
-    checkpoint = open_checkpoint(folder)
-    query, frame = checkpoint.token_ids(["who sleeps in a hollow tree"], "query")[0][0], checkpoint.pair_tokenizer.template
-    ids = checkpoint.pair_tokenizer.token_ids([long], "document", untruncated=True)[0][0]
-    window = 32 - frame.special_token_count - len(query)
-    ids_by_side = (
-        RaggedIds.from_lists([query]),
-        RaggedIds.from_lists([ids[begin:end] for begin, end in oracles.passage_windows(len(ids), window, stride)]),
-    )
-    rows = np.arange(len(ids_by_side[1]))
-    tokens = checkpoint.pair_tokenizer.make_pairs(*ids_by_side, np.zeros(len(rows), dtype=int), rows).pack(rows)
-    return checkpoint.architecture.eval()(tokens)["relevance"].vectors[:, 0].tolist()
 
 
 def test_a_score_that_is_no_number_is_told(room, toy, tmp_path, monkeypatch):

@@ -1,6 +1,5 @@
-"""Fusions fitted on the command line, saved and reused; and files of attribution."""
+"""Fusions fitted on the command line, saved and reused."""
 
-import csv
 import json
 import re
 
@@ -76,26 +75,6 @@ def test_a_run_that_is_better_than_the_fused_one_is_named(room, moeir):
     result = moeir("calibrate", "--run", "wrong.trec", "--run", "right.trec", "--qrels", "right.qrels", "--output", "w.json")
     assert result.code == 0 and "weights of 2 queries cannot be tested on others, expected 6 or more; not applied" in result.stderr
     assert "right alone has nDCG@10 1.0000, the fused run" in result.stderr and "--expert" not in result.stderr
-
-
-@pytest.mark.parametrize("method", ["came-sum", "rrf", "linear:weights=1+2+0"])
-def test_parts_of_hits_add_up_and_say_who_found_them(room, moeir, method):
-    assert moeir("fuse", *RUNS, "--method", method, "--depth", 20, "--output", "out.trec", "--attribution", "why.tsv").code == 0
-    fused = runs.read_run("out.trec")
-    with open("why.tsv") as file:
-        rows = list(csv.DictReader(file, delimiter="\t"))
-    hits = [(query, hit) for query in fused.queries for hit in fused.documents_of(query)]
-    assert [(row["query"], row["document"]) for row in rows] == hits
-    runs_by_name = {name: runs.read_run(f"{name}.trec") for name in NAMES}
-    for row in rows:
-        assert sum(float(row[f"{name}.part"]) for name in NAMES) == pytest.approx(float(row["score"]), rel=1e-5, abs=1e-6)
-        lists = {name: runs_by_name[name].documents_of(row["query"]) for name in NAMES}
-        ranks = {
-            name: str(documents.index(row["document"]) + 1) if row["document"] in documents else "" for name, documents in lists.items()
-        }
-        assert {name: row[f"{name}.rank"] for name in NAMES} == ranks
-        holders = [name for name in NAMES if ranks[name]]
-        assert row["alone"] == (holders[0] if len(holders) == 1 else "")
 
 
 def test_info_describes_a_saved_fusion_and_a_changed_digit_of_it_is_refused(room, moeir):

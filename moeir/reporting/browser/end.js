@@ -4,7 +4,6 @@ replace("summary", [
   runs.length ? plural(data.queries.length, "query", "queries") : "",
   runs.length ? plural(runs.length, "run", "runs") : "",
   data.trainings.length ? plural(data.trainings.length, "training", "trainings") : "",
-  data.map ? plural(data.map.ids.length, "point", "points") + " on the map" : "",
 ].filter(Boolean).join(" · "));
 if (runs.length) {
   startBrowsing();

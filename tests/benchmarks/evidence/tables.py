@@ -35,10 +35,8 @@ from numpy.typing import NDArray
 from record import SUMS, read_lines
 
 from moeir.errors import DataError
-from moeir.evaluation.result_tables import format_p
-from moeir.evaluation.significance import confidence_interval, correct_p_values
+from moeir.evaluation.significance import confidence_interval, correct_p_values, format_p
 from moeir.evaluation.tables import format_markdown
-from moeir.reporting.plots import COLOURS, STYLE
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results" / "evidence"
@@ -47,6 +45,8 @@ DOCUMENTS = "documents"  # beside the runs: the number of each question's first 
 WAITING = "not run yet"
 RANDOM_EFFECTS = "random effects"  # of `starts`: the test is over starts, not over questions
 SMOOTHED = 10  # steps of a mean in a curve that has a point for every step
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")  # Okabe and Ito: safe for colour blindness
+STYLE: Any = {"svg.hashsalt": "moeir", "svg.fonttype": "none", "text.parse_math": False}  # reproducible bytes; $ does not start a formula
 Floats: TypeAlias = NDArray[np.float64]
 _format_table = partial(format_markdown, escape=False)  # cells have marks of their own
 
@@ -208,7 +208,7 @@ def means_table(experiment: Experiment, of_set: str, rows: Iterable[str]) -> str
         runs = [*means[0], *(["best"] if len(set(means[0]) - set(SUMS)) > 1 else [])]
         for run in runs:
             scores = np.mean([experiment.scores(name, run, of_set) for name in records], axis=0)
-            low, high = confidence_interval(scores, is_measure=True)
+            low, high = confidence_interval(scores)
             others = [np.mean([of_record[run][measure] for of_record in means]) if run != "best" else "" for measure in ("RR@10", "R@100")]
             lines.append([f"{row}/{run}", len(records), float(scores.mean()), f"{low:.4f}–{high:.4f}", *others])
     return _format_table(["row", "seeds", "nDCG@10", "95 %", "RR@10", "R@100"], lines)

@@ -40,7 +40,6 @@ from moeir.errors import ArtifactError, DataError, MoeirError, UsageError
 from moeir.evaluation import significance
 from moeir.evaluation.result_tables import ALL_QUERIES, Comparison, MeasureValues, to_table
 from moeir.formats.subsets import sample_items
-from moeir.indexes.segments import IndexFolder
 from moeir.records import runs, texts
 from moeir.reranking import candidates, scoring
 from moeir.retrieval.searcher import open_index
@@ -166,11 +165,11 @@ def describe_hub_errors(repository: str) -> Iterator[None]:
 def draw_texts(corpora: Sequence[Path], product: Path, kind: str, seed: int) -> list[texts.Text]:
     """At most SAMPLE_SIZE texts of corpora, for an index of those that it holds; DataError if one of these is in none of the corpora.
 
-    A text that several corpora have is that of the last one, which has replaced the others in an updated index.
+    A text that several corpora have is that of the last one, which has replaced the others.
     """
     if kind == "checkpoint":
         return sample_items(chain.from_iterable(map(texts.read_texts, corpora)), SAMPLE_SIZE, seed)
-    wanted = set(sample_items(IndexFolder.read(product, manifests.read_counts(product)).ids, SAMPLE_SIZE, seed))
+    wanted = set(sample_items(manifests.read_lines(product / "ids.txt"), SAMPLE_SIZE, seed))
     sample = {text.id: text for corpus in corpora for text in texts.read_texts(corpus, keep_empty=True) if text.id in wanted}
     if missing := wanted - sample.keys():
         advice = "name the corpus that it was made from, and those that were added: --corpus FILE FILE"
@@ -189,7 +188,7 @@ def score_sample(product: Path, kind: str, file: Path, model: Path | None) -> di
     names, contents, device = [text.id for text in sample], [text.content for text in sample], select_device("auto")
     if kind == "index":
         searcher = open_index(product, model=model, dtype="float32", verified=True)
-        lists, _ = searcher.search_runs(names, contents, SEARCH_DEPTH, list(searcher.engines), searcher.default_fusion)
+        lists = searcher.search_runs(names, contents, SEARCH_DEPTH, list(searcher.engines), searcher.default_fusion)
         return {name: lists[name] for name in searcher.engines}
     precision, checkpoint = select_dtype("float32", device, inference=True), open_checkpoint(product, device)
     if checkpoint.architecture.reads_pairs:

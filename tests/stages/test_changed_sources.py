@@ -10,8 +10,7 @@ from moeir.retrieval.searcher import Searcher
 from moeir.stages import base
 from moeir.training import retrieval_task
 from tests.conftest import run_in_process
-from tests.index_sequences import read_files
-from tests.split_encodings import write_encodings
+from tests.split_encodings import read_files, write_encodings
 
 TRAINING = ("--batch-size", 2, "--negatives", 2, "--steps", 3, "--query-length", 12, "--document-length", 20, "--dtype", "float32")
 
@@ -59,7 +58,7 @@ def replace(room, name):
 COMMANDS = {
     "index": ("corpus.jsonl", ("index", "--corpus", "corpus.jsonl", "--engine", "bm25")),
     "encode, the checkpoint": ("ckpt", ("encode", "--model", "ckpt", "--corpus", "corpus.jsonl")),
-    "add": ("enc", ("index", "--index", "idx", "--delete", "ids.txt", "--add", "enc")),
+    "delete": ("enc", ("index", "--encodings", "enc", "--delete", "ids.txt")),
     "search": ("idx", ("search", "--index", "idx", "--queries", "test-queries.tsv")),
     "rerank": ("ckpt", ("rerank", "--model", "ckpt", "--run", "first.trec", "--queries", "test-queries.tsv", "--corpus", "corpus.jsonl")),
     "fuse": ("first.trec", ("fuse", "--run", "first.trec", "--run", "second.trec", "--method", "rrf")),

@@ -12,8 +12,8 @@ import numpy as np
 
 from moeir.artifacts.array_folder import ArrayFolder
 from moeir.errors import DataError, UsageError
+from moeir.indexes.analyzer import open_analyzer
 from moeir.indexes.base import Index
-from moeir.indexes.languages import open_analyzer
 from moeir.indexes.postings import Postings, PostingsIndex, write_postings
 from moeir.indexes.sparse_rows import SparseRows
 

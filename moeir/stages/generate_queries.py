@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateQueries(Stage):
-    """Generate queries for every passage with a T5 checkpoint, for pretrain --queries (docT5query)."""
+    """Generate queries for every passage with a T5 checkpoint, for pretrain --queries and index --expansion (docT5query)."""
 
     prepare_reads_texts = True
     model: Path = input_field("weights", "T5 checkpoint: a folder or a hub id, e.g. doc2query/all-with_prefix-t5-base-v1.")
@@ -58,6 +58,9 @@ class GenerateQueries(Stage):
 
     def summary(self, counts: Facts) -> str:
         return f"{format_count(counts['queries'], 'query')} of {format_count(counts['passages'], 'passage')}"
+
+    def next_command(self) -> str | None:
+        return "index --corpus CORPUS --engine bm25 --expansion OUTPUT --output idx" if self.shard is None else None
 
     def work(self) -> Counts:
         from moeir.backbones.device import select_device, select_dtype

@@ -43,6 +43,12 @@ class Index(Stage):
         "representation's exact engine].",
         (),
     )
+    expansion: Path | None = input_field(
+        "texts",
+        "With --corpus: output of generate-queries; its queries are appended to their documents.",
+        None,
+        needs=("corpus",),
+    )
     keep_empty: bool = option("Accept documents without text.", False)
     output: Path = output_field("index", "Folder to write.")
 
@@ -71,21 +77,31 @@ class Index(Stage):
             self._choose_engines(self._check_alike()["experts"])
 
     def work(self) -> Counts:
-        return self._index_encodings() if self.corpus is None else self._index_texts(self.corpus)
+        return self._index_encodings() if self.encodings else self._index_texts()
 
-    def _index_texts(self, corpus: Path) -> Counts:
-        from moeir.records import texts
-
+    def _index_texts(self) -> Counts:
         expert, spec = variants.parse_spec(self.engine[0]).name, self.engine[0]
         index: Engine = variants.bind_variant("indexes", spec)()
-        ids: list[str] = []
-        documents = console.progress(texts.read_texts(corpus, keep_empty=self.keep_empty), "reading")
-        for batch in texts.split_chunks(documents, TEXTS_PER_BATCH):
-            ids += [text.id for text in batch]
-            index.add([text.content for text in batch])
+        ids = self._add_texts(index)
         index.save(self.output / expert)
         _write_ids(ids, self.output)
         return {"texts": len(ids), "experts": {expert: spec}}
+
+    def _add_texts(self, index: "Engine") -> list[str]:
+        """Add texts to an index, each with its queries of --expansion (docT5query, Nogueira and Lin 2019); returns their ids."""
+        from moeir.records import generated_queries, texts
+
+        assert self.corpus is not None
+        records = () if self.expansion is None else generated_queries.read_generated_queries(self.expansion)
+        expansions = {record.id: " ".join(record.queries) for record in records}
+        ids: list[str] = []
+        documents = console.progress(texts.read_texts(self.corpus, keep_empty=self.keep_empty), "reading")
+        for batch in texts.split_chunks(documents, TEXTS_PER_BATCH):
+            ids += [text.id for text in batch]
+            index.add([f"{text.content} {expansions[text.id]}" if text.id in expansions else text.content for text in batch])
+        if self.expansion is not None:
+            _check_expansion(self.expansion, ids, expansions)
+        return ids
 
     def _index_encodings(self) -> Counts:
         facts = self._check_alike()
@@ -196,3 +212,14 @@ def _split_engine_spec(spec: str) -> tuple[str | None, str]:
     """Split `local=maxsim:option=1` into (local, maxsim:option=1); an equals sign after a colon belongs to the options."""
     name, equals, rest = spec.partition("=")
     return (name, rest) if equals and ":" not in name else (None, spec)
+
+
+def _check_expansion(expansion: Path, ids: list[str], expansions: dict[str, str]) -> None:
+    """Warn about documents without queries and queries without a document; DataError if no document has queries."""
+    missing = sum(not expansions.get(document_id) for document_id in ids)
+    if missing == len(ids):
+        raise DataError(f"{expansion}: has queries for none of the {len(ids)} documents; do the ids agree?")
+    if missing:
+        log.warning("%d of %d documents have no queries in %s; they are indexed as they are", missing, len(ids), expansion)
+    if unknown := len(expansions.keys() - set(ids)):
+        log.warning("%s: %d documents are not in the corpus; their queries are left out", expansion, unknown)

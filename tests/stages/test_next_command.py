@@ -22,7 +22,10 @@ FOLLOWED = [  # a stage, every one that makes something; what begins the next co
     ),
     ("finetune --model t --arch dense --train t.jsonl --corpus 'my texts' --output c", "encode --model c --corpus 'my texts' --output enc"),
     ("finetune --model tiny --arch cross-encoder --train t.jsonl --output ce", "rerank --model ce --run RUN --queries QUERIES"),
-    ("generate-queries --model t5 --corpus c.jsonl --output q.jsonl", None),
+    (
+        "generate-queries --model t5 --corpus c.jsonl --output q.jsonl",
+        "index --corpus c.jsonl --engine bm25 --expansion q.jsonl --output idx",
+    ),
     ("mine-negatives --run a --qrels q --output t.jsonl", "finetune --model CHECKPOINT --train t.jsonl --queries QUERIES --corpus CORPUS"),
     ("encode --model ckpt --corpus - --output enc", "index --encodings enc --output idx"),
     ("encode --model ckpt --corpus c.jsonl --shard 0/2 --output enc", None),

@@ -24,20 +24,20 @@ ENGINES = {
     "scan": ["lexical=scan", "local=scan", "global=scan"],
 }
 ARTIFACTS = ("encodings", "coil-encodings", "coil", *ENGINES, "bm25")
-# What leaves an array as safe to read as another: numbers in range in another order, any value of a byte, any term where the vocabulary
-# is unknown.
+# What leaves an array as sound as another: numbers in range in another order, any value of a byte, any term where the vocabulary
+# is unknown, the largest step at the head of a list.
 SOUND = {
     "reversed": {
         "encodings": "global/vectors lexical/terms lexical/weights local/vectors",
         "coil-encodings": "exact/terms exact/vectors global/vectors",
-        "coil": "exact/rows exact/terms exact/vectors global/vectors",
-        "exact": "global/vectors lexical/highest lexical/offsets lexical/steps lexical/terms lexical/weights local/vectors",
-        "approximate": "global/vectors lexical/highest lexical/offsets lexical/steps lexical/terms lexical/weights local/vectors",
+        "coil": "exact/vectors global/vectors",
+        "exact": "global/vectors lexical/highest lexical/offsets lexical/weights local/vectors",
+        "approximate": "global/vectors lexical/highest lexical/offsets lexical/weights local/vectors",
         "scan": "global/vectors lexical/terms lexical/weights local/vectors",
-        "bm25": "bm25/highest bm25/offsets bm25/steps bm25/terms bm25/weights",
+        "bm25": "bm25/highest bm25/offsets bm25/weights",
     },
     "maximum raised": {"coil-encodings": "exact/terms", "coil": "exact/terms"},
-    "minimum -1": {"exact": "lexical/steps", "approximate": "lexical/steps", "bm25": "bm25/steps"},
+    "minimum -1": {"bm25": "bm25/steps"},
 }
 
 

@@ -68,9 +68,32 @@ class ArrayFolder(dict[str, npt.NDArray[Any]]):
             self.refuse(name, expected, "a smaller one after a larger one")
         return offsets
 
+    def check_order(self, name: str, begins: npt.NDArray[np.int64], *, descending: bool = False) -> None:
+        """Check that the numbers of each list ascend (or descend), equal ones allowed. `begins`: the first row of each list, all different.
+
+        Every place where the order breaks must be the beginning of a list, so it is enough to count both.
+        """
+        array, breaks_order = np.asarray(self[name]), np.greater if descending else np.less
+        breaks = sum(np.count_nonzero(breaks_order(part[1:], part[:-1])) for part in _iterate_blocks(array, 1))
+        for part in _iterate_blocks(begins):
+            later = part[part > 0]
+            breaks -= np.count_nonzero(breaks_order(array[later], array[later - 1]))
+        if breaks:
+            self.refuse(name, f"{'descending' if descending else 'ascending'} numbers in each list", "another order")
+
     def refuse(self, name: str, expected: str, actual: str) -> NoReturn:
         """Raise the ArtifactError of an array."""
         raise ArtifactError(f"{self._folder / name}.npy: damaged: expected {expected}, found {actual}; {self._advice}")
+
+
+def find_nonempty_begins(offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The first row of each list that has any.
+
+    >>> find_nonempty_begins(np.array([0, 2, 2, 5])).tolist()
+    [0, 2]
+    """
+    begins: npt.NDArray[np.int64] = offsets[:-1][offsets[1:] > offsets[:-1]]
+    return begins
 
 
 def _iterate_blocks(array: npt.NDArray[Any], overlap: int = 0) -> Iterator[npt.NDArray[Any]]:

@@ -10,14 +10,14 @@ import numpy as np
 import torch
 
 from moeir.artifacts import memmap
-from moeir.artifacts.array_folder import ArrayFolder
+from moeir.artifacts.array_folder import ArrayFolder, find_nonempty_begins
 from moeir.indexes.base import Index
 from moeir.indexes.token_store import TokenShards, query_positions
 from moeir.indexes.two_step import UNDERFLOW, QueryBlock, TopKPool, TwoStepIndex, gamma
 from moeir.indexes.vector_store import VectorStore, chunk_slices, exact_dot, pairwise_sum
 from moeir.representations.base import lengths_to_starts
 
-NO_TERM = -1
+NO_TERM, BYTES_PER_ROW = -1, 4
 
 
 @dataclass(frozen=True)
@@ -76,17 +76,19 @@ class ExactMatchIndex(TwoStepIndex, Index):
     def _load(self, arrays: ArrayFolder, folder: Path, settings: dict[str, Any]) -> int:
         documents, postings = int(settings["documents"]), settings["vectors"]
         vectors = arrays.read("vectors", np.float16, (postings, settings["dimension"]))
-        self._vectors = VectorStore(vectors, self._device, settings["longest"])
+        self._vectors = VectorStore(vectors, self._device, settings["longest"], extra_bytes_per_row=BYTES_PER_ROW)
         terms = arrays.read("terms", np.int32, (None,), below=2**31)
+        arrays.check_order("terms", np.zeros(0, np.int64))
         starts = arrays.read_offsets("starts", len(terms), postings, "terms.npy and vectors.npy")
         rows = arrays.read("rows", np.int32, (postings,), below=documents)
+        arrays.check_order("rows", find_nonempty_begins(starts))
         self._terms, self._starts, self._rows = map(torch.from_numpy, (terms, starts, rows))
         return documents
 
     @cached_property
     def _device_rows(self) -> torch.Tensor:
-        """Document rows of all postings, on the device."""
-        return self._rows.to(self._device)
+        """Document rows of all postings, on the device of the vectors."""
+        return self._rows.to(self._vectors.storage_device)
 
     def _query_blocks(self, queries: Any) -> Iterator[QueryBlock]:
         for part, positions, real in query_positions(queries.starts.cpu().long(), self.queries_at_once):
@@ -119,27 +121,32 @@ class ExactMatchIndex(TwoStepIndex, Index):
             rows, groups = self._device_rows[start + begin : start + end].unique_consecutive(return_inverse=True)
             similarity = self._vectors[start + begin : start + end].float() @ tokens.T  # [p, a]
             best = similarity.new_full((len(rows), len(tokens)), float("-inf"))
-            best.scatter_reduce_(0, groups[:, None].expand_as(similarity), similarity, "amax")
+            best.scatter_reduce_(0, groups.to(self._device)[:, None].expand_as(similarity), similarity, "amax")
             possible = best.T + bound[:, None] >= 0
-            positions = (query[:, None], rows.long() - part.start)  # [a, 1], [rows]
+            positions = (query[:, None], rows.long().to(self._device) - part.start)  # [a, 1], [rows]
             scores.index_put_(positions, best.T.clamp(min=0.0), accumulate=True)  # a term adds at least 0
             reached.index_put_(positions, possible.int(), accumulate=True)
 
     def _exact_scores(self, block: QueryBlock, query: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         assert isinstance(block, TermQueryBlock)
         length, width = block.vectors.shape[1:]
-        tokens, terms = block.vectors.flatten(0, 1), block.terms.to(self._device)
-        scores = torch.zeros(len(rows), dtype=torch.float64, device=self._device)
+        home, tokens = self._vectors.storage_device, block.vectors.flatten(0, 1)
+        scores, query, rows, terms = (
+            torch.zeros(len(rows), dtype=torch.float64, device=self._device),
+            query.to(home),
+            rows.to(home),
+            block.terms.to(home),
+        )
         for part in chunk_slices(len(rows) if len(self._terms) else 0, self.elements_at_once // (64 * length)):
             first, last = self._find_postings(terms[query[part]], rows[part])  # [P * L]
             counts = last - first
-            slots = torch.repeat_interleave(torch.arange(len(counts), device=self._device), counts)
-            postings = torch.arange(len(slots), device=self._device) + (last - counts.cumsum(0))[slots]
-            token_rows = (query[part, None] * length + torch.arange(length, device=self._device)).flatten()[slots]
+            slots = torch.repeat_interleave(torch.arange(len(counts), device=home), counts)
+            postings = torch.arange(len(slots), device=home) + (last - counts.cumsum(0))[slots]
+            token_rows = (query[part, None] * length + torch.arange(length, device=home)).flatten()[slots]
             best = torch.zeros(len(counts), dtype=torch.float64, device=self._device)  # a term adds at least 0
             for some in chunk_slices(len(slots), self.pairs_at_once(width)):
-                products = exact_dot(tokens[token_rows[some]], self._vectors[postings[some]])
-                best.scatter_reduce_(0, slots[some], products, "amax")
+                products = exact_dot(tokens[token_rows[some].to(self._device)], self._vectors[postings[some]])
+                best.scatter_reduce_(0, slots[some].to(self._device), products, "amax")
             scores[part] = pairwise_sum(best.view(-1, length))
         return scores
 

@@ -50,6 +50,7 @@ class Faiss(Index):
         ef: int | None = None,
         rescore: bool = False,
         sample: int | None = None,
+        seed: int = 42,
     ) -> None:
         super().__init__(id_ranks, device)
         if faiss is None:
@@ -58,7 +59,7 @@ class Faiss(Index):
             if value is not None and value < 1:
                 raise UsageError(f"faiss:{name}={value}: expected at least 1")
         self.factory, self.nprobe, self.ef = factory, nprobe, ef
-        self.rescore, self.sample = rescore, sample
+        self.rescore, self.sample, self.seed = rescore, sample, seed
         self._shards = VectorShards()
 
     def _add(self, shard: Any) -> None:
@@ -95,7 +96,7 @@ class Faiss(Index):
     def _train(self, engine: Any) -> None:
         lists = getattr(faiss.try_extract_index_ivf(engine), "nlist", 0)
         count = min(len(self), self.sample or max(64 * lists, 2**16))
-        rows = np.sort(np.random.default_rng(42).choice(len(self), count, replace=False))
+        rows = np.sort(np.random.default_rng(self.seed).choice(len(self), count, replace=False))
         try:
             engine.train(self._shards.select(torch.from_numpy(rows)).float().numpy())
         except RuntimeError as error:

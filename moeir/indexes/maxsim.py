@@ -61,13 +61,13 @@ class MaxSim(TwoStepIndex, Index):
             return
         queries, dtype = block.vectors.flatten(0, 1), torch.bfloat16 if self._scans_in_bf16(block) else torch.float32  # [Q * L, D]
         queries = queries.to(dtype).T
-        rows, texts = self._texts.by_length
-        for first, last in padded_blocks(texts.host_lengths, self.elements_at_once // max(queries.shape)):
-            documents, _ = texts.pad(first, last)
-            similarity = documents.flatten(0, 1).to(dtype) @ queries  # [N * M, Q * L]
-            best = similarity.view(*documents.shape[:2], -1).amax(dim=1)  # [N, Q * L]; padding repeats a token of the text
-            scores = best.view(len(best), *block.vectors.shape[:2]).float().sum(dim=2).T.contiguous()
-            pool.push(scores, rows[first:last])
+        for rows, texts in self._texts.iterate_by_length():
+            for first, last in padded_blocks(texts.host_lengths, self.elements_at_once // max(queries.shape)):
+                documents, _ = texts.pad(first, last)
+                similarity = documents.flatten(0, 1).to(dtype) @ queries  # [N * M, Q * L]
+                best = similarity.view(*documents.shape[:2], -1).amax(dim=1)  # [N, Q * L]; padding repeats a token of the text
+                scores = best.view(len(best), *block.vectors.shape[:2]).float().sum(dim=2).T.contiguous()
+                pool.push(scores, rows[first:last])
 
     def _scan_packed(self, block: QueryBlock, pool: TopKPool) -> None:
         """CPU scan without padding or gathering: blocks of texts in bfloat16, then the maximum over each text's rows."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from moeir.artifacts import memmap
-from moeir.artifacts.array_folder import ArrayFolder
+from moeir.artifacts.array_folder import ArrayFolder, find_nonempty_begins
 from moeir.artifacts.journals import AppendableNpy
 from moeir.indexes import base
 from moeir.indexes.sparse_rows import STEPS, SparseRows
@@ -104,6 +104,9 @@ class Postings:
             offsets = self.offsets[self.starts[row] : self.starts[row + below]]
             if below < WINDOW_SIZE and offsets.max(initial=0) >= below:
                 arrays.refuse("offsets", f"documents below {below} in the window from document {row}", f"{offsets.max()}")
+        arrays.check_order("windows", find_nonempty_begins(self.lists))
+        arrays.check_order("terms", find_nonempty_begins(self.starts))
+        arrays.check_order("steps", self.begins, descending=True)
 
     def positions_of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Where the terms and weights of the documents `rows` [n] are, end to end: int64 [nnz], and starts int64 [n + 1]."""

@@ -13,6 +13,9 @@ from moeir.artifacts import memmap
 from moeir.artifacts.array_folder import ArrayFolder
 from moeir.indexes.two_step import QueryBlock
 from moeir.indexes.vector_store import VectorShards, VectorStore, chunk_slices
+from moeir.kernels.memory import available_bytes
+
+BYTES_PER_LOAD = 2**28  # of vectors copied to a CUDA device at a time if they do not all fit
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,7 @@ class TokenSpans:
     `starts` and `lengths` int64 [n] are on the device of the vectors, `host_lengths` [n] are the lengths again, on the host.
     """
 
-    vectors: VectorStore
+    vectors: VectorStore | torch.Tensor
     starts: torch.Tensor
     lengths: torch.Tensor
     host_lengths: np.ndarray
@@ -31,7 +34,8 @@ class TokenSpans:
         """Tokens [N, M, D] of texts `first` to `last` (exclusive), padded with each text's last token, and the mask [N, M] of real ones."""
         longest = int(self.host_lengths[first:last].max())
         positions, real = padded_positions(self.starts[first:last], self.lengths[first:last], longest)
-        return self.vectors[positions.flatten()].view(*positions.shape, -1), real
+        vectors = self.vectors[positions.flatten()]
+        return vectors.view(*positions.shape, -1), real.to(vectors.device)
 
 
 class TokenShards(VectorShards):
@@ -89,15 +93,36 @@ class TokenVectorStore:
 
     def select(self, rows: torch.Tensor) -> TokenSpans:
         """The texts `rows` int64 [n] (on the host), in that order."""
-        starts, lengths, device = self.starts[rows], self.lengths[rows], self.vectors.device
-        return TokenSpans(self.vectors, starts.to(device), lengths.to(device), lengths.numpy())
+        starts, lengths, home = self.starts[rows], self.lengths[rows], self.vectors.storage_device
+        return TokenSpans(self.vectors, starts.to(home), lengths.to(home), lengths.numpy())
+
+    def iterate_by_length(self) -> Iterator[tuple[torch.Tensor, TokenSpans]]:
+        """All texts that have tokens, shortest first: their rows int64 [n] on the device, and the texts.
+
+        One item, unless the vectors do not fit on the CUDA device: then several parts, each copied there.
+        """
+        device = self.vectors.device
+        if self.vectors.storage_device.type == device.type:
+            yield self._by_length
+            return
+        most = min(BYTES_PER_LOAD, available_bytes(device) // 4)
+        for first, last in self.token_blocks(max(1, most // (2 * self.vectors.width)), slice(0, len(self))):
+            if not len(rows := self._rows_by_length(first, last)):
+                continue
+            begin, end = int(self.starts[first]), int(self.starts[last])
+            starts, lengths = self.starts[rows] - begin, self.lengths[rows]
+            yield rows.to(device), TokenSpans(self.vectors[slice(begin, end)], starts.to(device), lengths.to(device), lengths.numpy())
 
     @cached_property
-    def by_length(self) -> tuple[torch.Tensor, TokenSpans]:
-        """All texts that have tokens, shortest first: their rows int64 [n] on the device, and the texts."""
-        rows = self.lengths.argsort(stable=True)
-        rows = rows[self.lengths[rows] > 0]
+    def _by_length(self) -> tuple[torch.Tensor, TokenSpans]:
+        rows = self._rows_by_length(0, len(self))
         return rows.to(self.vectors.device), self.select(rows)
+
+    def _rows_by_length(self, first: int, last: int) -> torch.Tensor:
+        """Rows from `first` to `last` (exclusive) of texts that have tokens, shortest first."""
+        lengths = self.starts[first : last + 1].diff()
+        rows = lengths.argsort(stable=True)
+        return rows[lengths[rows] > 0] + first
 
 
 def query_blocks(queries: Any, step: int, device: torch.device) -> Iterator[QueryBlock]:

@@ -251,7 +251,7 @@ class TwoStepIndex(base.Index):
         """`_query_blocks`, checked. On CUDA, `elements_at_once` is limited to the memory left beside the vectors."""
         check_width(queries.vectors.shape[1], self._vectors.width)
         if self._device.type == "cuda":
-            _ = self._vectors.stored
+            self._vectors.load_to_device()
             self.elements_at_once = max(1, min(self.elements_at_once, available_bytes(self._device) // BYTES_PER_ELEMENT))
         for block in self._query_blocks(queries):
             block.check_scores(self._vectors.max_norm)

@@ -11,10 +11,12 @@ from moeir.artifacts import memmap
 from moeir.artifacts.journals import AppendableNpy
 from moeir.errors import ArtifactError, DataError
 from moeir.indexes import simd_loops
+from moeir.kernels.memory import available_bytes
 
 ROWS_AT_ONCE, PAIRS_AT_ONCE = 2**14, 2**10
 PLAIN_NUMBERS = 2**25  # that an opened index reads with torch alone, a second's work, before it takes compiled loops
 NUMBERS_IN_CACHE = 2**17  # that are converted at a time
+SEARCH_WORKSPACE = 2**32  # bytes of CUDA memory reserved for a search's scores, or half of what is available if less
 
 
 class VectorShards:
@@ -67,11 +69,16 @@ class VectorShards:
 
 
 class VectorStore:
-    """Vectors d [N, D] float16 of an opened index; `max_norm` and `max_bf16_error` as in `VectorShards`. On CUDA they are copied to the
-    device at first use."""
+    """Vectors d [N, D] float16 of an opened index; `max_norm` and `max_bf16_error` as in `VectorShards`.
 
-    def __init__(self, rows: np.ndarray, device: torch.device, max_norm: float, max_bf16_error: float = 0.0) -> None:
-        self._rows, self.device = torch.from_numpy(np.asarray(rows)), device
+    On CUDA they are copied to the device if they fit, with `extra_bytes_per_row` more bytes each for the engine's own arrays; otherwise
+    they stay on the host, and reads go through pinned memory.
+    """
+
+    def __init__(
+        self, rows: np.ndarray, device: torch.device, max_norm: float, max_bf16_error: float = 0.0, *, extra_bytes_per_row: int = 0
+    ) -> None:
+        self._rows, self.device, self._extra_bytes_per_row = torch.from_numpy(np.asarray(rows)), device, extra_bytes_per_row
         self.max_norm, self.max_bf16_error = max_norm, max_bf16_error
         self._plain_numbers = 0
 
@@ -83,13 +90,33 @@ class VectorStore:
         return self._rows.shape[1]
 
     @cached_property
-    def stored(self) -> torch.Tensor:
-        """All vectors, on the device."""
-        return self._rows if self.device.type == "cpu" else self._rows.to(self.device)
+    def _stored(self) -> torch.Tensor:
+        """All vectors; on CUDA copied to the device at first use, if they fit there."""
+        if self.device.type == "cuda" and self.fits(available_bytes(self.device)):
+            memmap.note_pages_read(self._rows.nbytes)
+            return self._rows.to(self.device)
+        return self._rows
+
+    def fits(self, available: int) -> bool:
+        """Whether all vectors fit in so many bytes of CUDA memory, beside the engine's own arrays and the scores of a search."""
+        return self._rows.nbytes + self._extra_bytes_per_row * len(self) <= available - min(SEARCH_WORKSPACE, available // 2)
+
+    def load_to_device(self) -> None:
+        """On CUDA: copy the vectors to the device now, if they fit there."""
+        _ = self._stored
+
+    @property
+    def storage_device(self) -> torch.device:
+        """Where the vectors are, and row numbers should be: the device if they fit there, otherwise the host."""
+        return self._stored.device
 
     def __getitem__(self, rows: slice | torch.Tensor) -> torch.Tensor:
-        """Rows by slice or by number."""
-        return self.stored[rows if isinstance(rows, slice) else rows.to(self.device)]
+        """Rows by slice or by number (best on `storage_device`), on the device."""
+        vectors = self._stored[rows if isinstance(rows, slice) else rows.to(self.storage_device)]
+        if vectors.device.type != self.device.type:
+            vectors = vectors.pin_memory().to(self.device, non_blocking=True)
+            memmap.note_pages_read(vectors.nbytes)
+        return vectors
 
     def expect_many_queries(self) -> None:
         """Read by compiled loops from now on."""
@@ -133,6 +160,7 @@ class VectorStore:
                 arrays = (query[part].numpy(), rows[part].numpy(), scores[part].numpy())
                 simd_loops.exact_pair_dots(as_uint16(self._rows), queries.contiguous().numpy(), *arrays)
             return scores
+        rows = rows.to(self.storage_device)
         for part in chunk_slices(len(rows), at_once):
             scores[part] = exact_dot(queries[query[part]], self[rows[part]])
         return scores

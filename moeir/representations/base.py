@@ -33,6 +33,7 @@ class Representation(ABC):
     files: ClassVar[dict[str, str]]  # tensor -> dtype on disk
     default_engine: ClassVar[str] = "scan"
     exported_as: ClassVar[str | None] = None  # dense, sparse or multivector; None: other engines cannot store it
+    pruning_options: ClassVar[tuple[str, ...]] = ()  # the options that `prune` takes
     positive_scores_only: ClassVar[bool] = False  # documents that share nothing with a query, with a score of 0, are not retrieved
     packed: ClassVar[bool] = False  # a text has any number of rows in the tensors, from the one that `starts.npy` holds
     value_column: ClassVar[str] = "vectors"  # the tensor whose values scores are proportional to
@@ -70,8 +71,8 @@ class Representation(ABC):
         """A copy without bounds such as `MultiVector.max_length`, which hold for one batch and not for the next of the same shape."""
         return self
 
-    def prune(self, options: Mapping[str, int]) -> Self:
-        """Documents with fewer terms or vectors, by the options of `encodings.KIND_OF_OPTION` for the kind; others change nothing."""
+    def prune(self, options: Mapping[str, Any]) -> Self:
+        """Documents with fewer terms or vectors, by those of `pruning_options` that are given; other options change nothing."""
         return self
 
     def term_usage(self) -> tuple[Tensor, float] | None:

@@ -5,7 +5,7 @@ The writer is resumable: windows of texts are appended and flushed every few sec
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from moeir.artifacts.journals import AppendableText, JsonlJournal
 from moeir.errors import ArtifactError, UsageError
 from moeir.representations.base import ByExpert, Representation, RepresentationWriter, representation_class
 
-KIND_OF_OPTION = {"terms": "sparse", "pool_factor": "multivector"}
+OPTION_EXPERTS = {"terms": "sparse", "least_weight": "sparse", "pool_factor": "multivector"}  # in messages
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -74,13 +74,32 @@ def _check_count(path: Path, actual: int, expected: int) -> None:
         raise ArtifactError(f"{path}: damaged: expected {expected} texts by manifest.json, found {actual}; {MAKE_AGAIN}")
 
 
-def check_pruning(options: Mapping[str, int], kinds: Mapping[str, str]) -> None:
-    """UsageError for an option of pruning that applies to none of a checkpoint's experts (expert -> kind)."""
-    for name, value in options.items():
-        if (kind := KIND_OF_OPTION[name]) not in kinds.values():
-            available = ", ".join(f"{expert} {kind}" for expert, kind in kinds.items())
-            raise UsageError(f"--{name.replace('_', '-')} {value}: is for {kind} experts; the checkpoint has {available}")
+@dataclass(frozen=True)
+class Pruning:
+    """How documents are pruned before they are written; the defaults change nothing. Queries are never pruned."""
 
+    terms: int | None = None
+    least_weight: float | None = None
+    pool_factor: int = 1
+
+    def check_kinds(self, kinds: dict[str, str]) -> None:
+        """UsageError for an option that applies to none of a checkpoint's experts (expert -> kind)."""
+        for name, value in self.active_options().items():
+            if not any(name in representation_class(kind).pruning_options for kind in kinds.values()):
+                available = ", ".join(f"{expert} {kind}" for expert, kind in kinds.items())
+                flag = f"--{name.replace('_', '-')} {value:g}"
+                raise UsageError(f"{flag}: is for {OPTION_EXPERTS[name]} experts; the checkpoint has {available}")
+
+    def active_options(self) -> dict[str, Any]:
+        """The options that differ from their defaults."""
+        return {name: value for name, value in asdict(self).items() if value != getattr(NO_PRUNING, name)}
+
+    def __call__(self, documents: Representation) -> Representation:
+        """Documents of one expert, pruned as their kind allows."""
+        return documents.prune(self.active_options())
+
+
+NO_PRUNING = Pruning()
 
 FLUSH_SECONDS = 5.0  # between two flushes
 
@@ -92,9 +111,9 @@ def _entry_to_resume(entries: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 class ResumableEncodingWriter:
-    """Appends ids and, for each expert, its arrays, pruned by options; a journal records what is complete on disk."""
+    """Appends ids and, for each expert, its arrays; a journal records what is complete on disk."""
 
-    def __init__(self, folder: Path, kinds: Iterable[str], pruning: Mapping[str, int]) -> None:
+    def __init__(self, folder: Path, kinds: Iterable[str], pruning: Pruning) -> None:
         make_folder(folder / RESUME)
         self._pruning, self._last_flush = pruning, time.monotonic()
         self._journal = JsonlJournal(folder / RESUME / "journal.jsonl")
@@ -107,7 +126,7 @@ class ResumableEncodingWriter:
     def add(self, ids: list[str], representations: Mapping[str, Representation], truncation: Mapping[str, int] | None = None) -> None:
         """Append a window; `truncation` counts the truncated texts so far. Flush everything after `FLUSH_SECONDS`."""
         for name, writer in self._writers.items():
-            writer.append(representations[name].prune(self._pruning), lambda text, name=name: f"document {ids[text]!r}: {name}")
+            writer.append(self._pruning(representations[name]), lambda text, name=name: f"document {ids[text]!r}: {name}")
         self._ids.append(ids)
         self.text_count += len(ids)
         self.truncation = dict(truncation or {})

@@ -16,15 +16,22 @@ from moeir.representations.evidence import Evidence, ExplainedDocuments, Pieces,
 
 
 def ward_clusters(points: np.ndarray, count: int) -> np.ndarray:
-    """Cluster of each point by Ward's linkage: [M, D] -> int64 [M], at most `count` clusters, numbered by first point.
+    """Cluster of each point by Ward's linkage: [M, D] -> int64 [M] in 0..count-1, numbered by first point.
 
     >>> ward_clusters(np.array([[0.0], [5.0], [0.1], [5.2]]), 2).tolist()
     [0, 1, 0, 1]
     """
-    from scipy.cluster.hierarchy import fcluster, linkage  # takes half a second, which a search need not wait for
+    if count == len(points):
+        return np.arange(count)
+    from scipy.cluster.hierarchy import linkage  # takes half a second, which a search need not wait for
 
-    labels = fcluster(linkage(points, "ward"), count, "maxclust") if len(points) > 1 else np.zeros(len(points), dtype=np.int64)
-    _, first_points, labels = np.unique(labels, return_index=True, return_inverse=True)
+    parents = np.arange(2 * len(points))
+    for number, (left, right) in enumerate(linkage(points, "ward")[: len(points) - count, :2].astype(int), len(points)):
+        parents[[left, right]] = number
+    roots = np.arange(len(points))
+    while (parents[roots] != roots).any():
+        roots = parents[roots]
+    _, first_points, labels = np.unique(roots, return_index=True, return_inverse=True)
     cluster_ids: np.ndarray = first_points.argsort().argsort()[labels]
     return cluster_ids
 
@@ -43,6 +50,7 @@ class MultiVector(PackedRepresentation):
     files: ClassVar[dict[str, str]] = {"vectors": "float16"}
     default_engine: ClassVar[str] = "maxsim"
     exported_as: ClassVar[str | None] = "multivector"
+    pruning_options: ClassVar[tuple[str, ...]] = ("pool_factor",)
 
     def scores(self, documents: Self) -> Tensor:
         with full_precision(self.vectors.device):
@@ -53,8 +61,8 @@ class MultiVector(PackedRepresentation):
         pairs = [self.select(rows[i : i + 1]).scores(documents.select(rows[i : i + 1]))[0] for i in range(len(self))]
         return torch.cat(pairs) if pairs else self.vectors.new_zeros(0)
 
-    def prune(self, options: Mapping[str, int]) -> Self:
-        """Reduce M vectors of a text to at most ⌈M / pool_factor⌉ cluster means, in the order of their first tokens (Clavié et al. 2024).
+    def prune(self, options: Mapping[str, Any]) -> Self:
+        """Reduce M vectors of a text to ⌈M / pool_factor⌉ cluster means, in the order of their first tokens (Clavié et al. 2024).
 
         Clusters come from Ward's linkage of the normalised vectors; means are not normalised again.
         """
@@ -64,9 +72,8 @@ class MultiVector(PackedRepresentation):
         directions = torch.nn.functional.normalize(vectors).double().numpy()
         cluster_ids, starts = [np.empty(0, np.int64)], [0]
         for first, last in pairwise(bounds):
-            own = ward_clusters(directions[first:last], -(-(last - first) // factor))
-            cluster_ids.append(own + starts[-1])
-            starts.append(starts[-1] + int(own.max(initial=-1)) + 1)
+            cluster_ids.append(ward_clusters(directions[first:last], -(-(last - first) // factor)) + starts[-1])
+            starts.append(starts[-1] + -(-(last - first) // factor))
         cluster_of_vector = torch.from_numpy(np.concatenate(cluster_ids))
         sums = vectors.new_zeros(starts[-1], vectors.shape[1]).index_add(0, cluster_of_vector, vectors)
         means = sums / torch.bincount(cluster_of_vector, minlength=starts[-1])[:, None]
@@ -79,10 +86,17 @@ class MultiVector(PackedRepresentation):
         """For each query token the best document token: its position among the vectors and its piece, if known, and the similarity."""
         vectors = self.vectors.detach().cpu()
         names = documents.query_pieces(len(vectors)) or [None] * len(vectors)
-        return [
-            {} if stored is None else {"tokens": _best_tokens(names, vectors.double().numpy(), stored.astype(np.float64), pieces)}
-            for stored, pieces in documents.token_vectors
-        ]
+        evidence: list[Evidence] = []
+        single_scores: np.ndarray | None = None
+        for column, (stored, pieces) in enumerate(documents.token_vectors):
+            if stored is not None:
+                evidence.append({"tokens": _best_tokens(names, vectors.double().numpy(), stored.astype(np.float64), pieces)})
+                continue
+            if single_scores is None:
+                single_scores = documents.score(MultiVector(vectors, torch.arange(len(vectors) + 1)))
+            similarities = zip(names, single_scores[:, column], strict=True)
+            evidence.append({"tokens": [{"query": name, "similarity": round_score(score)} for name, score in similarities]})
+        return evidence
 
     def export_row(self, row: int) -> Any:
         return self.vectors[int(self.starts[row]) : int(self.starts[row + 1])].numpy()

@@ -24,6 +24,7 @@ class Sparse(PackedRepresentation):
     files: ClassVar[dict[str, str]] = {"terms": "int32", "weights": "float32"}
     default_engine: ClassVar[str] = "inverted"
     exported_as: ClassVar[str | None] = "sparse"
+    pruning_options: ClassVar[tuple[str, ...]] = ("terms", "least_weight")
     positive_scores_only: ClassVar[bool] = True
     value_column: ClassVar[str] = "weights"
     sizes: ClassVar[tuple[str, ...]] = ("vocabulary",)
@@ -54,15 +55,14 @@ class Sparse(PackedRepresentation):
     def score_pairs(self, documents: Self) -> Tensor:
         return (self.to_matrix() * documents.to_matrix()).sum(-1)
 
-    def prune(self, options: Mapping[str, int]) -> Self:
-        """Keep the `terms` largest weights of each text (ties: the lower term)."""
-        if (max_terms := options.get("terms")) is None:
-            return self
-        texts = self.text_indices()
-        order = self.weights.abs().argsort(descending=True, stable=True)
-        order = order[texts[order].argsort(stable=True)]
-        selected = torch.empty_like(order, dtype=torch.bool)
-        selected[order] = torch.arange(len(order), device=order.device) - self.starts[texts] < max_terms
+    def prune(self, options: Mapping[str, Any]) -> Self:
+        """Keep the `terms` largest weights of each text (ties: the lower term) that are at least `least_weight`."""
+        texts, weights = self.text_indices(), self.weights.abs()
+        selected = ~(weights < options.get("least_weight", 0.0))
+        if (max_terms := options.get("terms")) is not None:
+            order = weights.argsort(descending=True, stable=True)
+            order = order[texts[order].argsort(stable=True)]
+            selected[order] &= torch.arange(len(order), device=order.device) - self.starts[texts] < max_terms
         return type(self).from_pairs(texts[selected], self.terms[selected], self.weights[selected], len(self), self.vocabulary)
 
     def drop_zero_weights(self) -> Self:

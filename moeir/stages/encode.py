@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from moeir.architectures.base import EncoderOutput
     from moeir.architectures.checkpoint import RetrievalModel, TokenBatches
     from moeir.distributed import ProcessGroup
-    from moeir.representations.encodings import ResumableEncodingWriter
+    from moeir.representations.encodings import Pruning, ResumableEncodingWriter
 
 CHUNK = 256  # texts of a window
 log = logging.getLogger(__name__)
@@ -41,6 +41,9 @@ class Encode(Stage):
     shard: str | None = option("I/N: encode shard I of N, counted from 0, into a folder of --output; index reads all shards.", None)
     terms: int | None = option(
         "Sparse experts: keep the N terms of a document with the largest weights [default: all].", None, minimum=1, aliases=("--top-k",)
+    )
+    least_weight: float | None = option(
+        "Sparse experts: keep terms of at least this weight [default: all].", None, above=0, aliases=("--threshold",)
     )
     pool_factor: int = option(
         "Multivector experts: pool similar token vectors, N into one on average; 1 does not pool.",
@@ -123,7 +126,7 @@ class Encode(Stage):
         first, last = read_shard_range(self.shard, self.corpus, CHUNK, keep_empty=self.keep_empty)
         device = select_device(self.device)
         dtype = select_dtype(self.dtype, device, inference=True)
-        checkpoint, pruning = self._open_checkpoint(device), self._pruning_options()
+        checkpoint, pruning = self._open_checkpoint(device)
         checkpoint.pack_for_inference(dtype)
         tokenize = partial(checkpoint.tokenize_batches, side="document", max_tokens=self.max_tokens)
         writer = ResumableEncodingWriter(self.output, checkpoint.architecture.representation_kinds, pruning)
@@ -153,25 +156,21 @@ class Encode(Stage):
         checkpoint.log_truncation()
         facts = {"texts": writer.text_count, "dtype": str(dtype), "experts": checkpoint.architecture.representation_kinds}
         facts |= {"truncation": dict(truncation), "prompt": checkpoint.input_config.document_prompt}
-        if pruning:
-            facts["shortened"] = pruning
+        if pruning.active_options():
+            facts["shortened"] = pruning.active_options()
         if self.shard is not None:
             facts["corpus"] = str(self.corpus)
         return facts | checkpoint_reference(self.model, self.output, manifests.checkpoint_digests(manifests.read_manifest(self.model)))
 
-    def _open_checkpoint(self, device: str) -> "RetrievalModel":
-        """The checkpoint; UsageError if it has no representations, or none of those that are to be shortened."""
+    def _open_checkpoint(self, device: str) -> "tuple[RetrievalModel, Pruning]":
+        """The checkpoint, and how its representations are shortened; UsageError if it has none, or none of that kind."""
         from moeir.architectures.checkpoint import open_checkpoint
-        from moeir.representations.encodings import check_pruning
+        from moeir.representations.encodings import Pruning
 
-        checkpoint = open_checkpoint(self.model, device)
+        checkpoint, pruning = open_checkpoint(self.model, device), Pruning(self.terms, self.least_weight, self.pool_factor)
         checkpoint.check_is_bi_encoder(self.model)
-        check_pruning(self._pruning_options(), checkpoint.architecture.representation_kinds)
-        return checkpoint
-
-    def _pruning_options(self) -> dict[str, int]:
-        """The options that shorten documents."""
-        return ({} if self.terms is None else {"terms": self.terms}) | ({} if self.pool_factor == 1 else {"pool_factor": self.pool_factor})
+        pruning.check_kinds(checkpoint.architecture.representation_kinds)
+        return checkpoint, pruning
 
 
 def _write_window(

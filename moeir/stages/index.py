@@ -1,6 +1,7 @@
 """`moeir index`: build an index per expert from encodings, or a BM25 index from texts."""
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,7 +71,15 @@ class Index(Stage):
         return f"{format_count(counts['texts'], 'text')}, {engines}"
 
     def next_command(self) -> str:
-        return f"search --index OUTPUT --queries QUERIES@test --output {'runs' if self.encodings else 'run.trec'}"
+        collapse = "--collapse max " if self._has_passages() else ""
+        return f"search --index OUTPUT --queries QUERIES@test {collapse}--output {'runs' if self.encodings else 'run.trec'}"
+
+    def _has_passages(self) -> bool:
+        """Whether the ids are those of passages, `ID#NUMBER`, by the first of them."""
+        if (file := next(self.output.rglob("ids.txt"), None)) is None:
+            return False
+        with file.open(encoding="utf-8") as ids:
+            return re.search(r"#\d+$", ids.readline().strip()) is not None
 
     def prepare(self) -> None:
         if self.encodings:

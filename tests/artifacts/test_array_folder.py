@@ -79,6 +79,19 @@ def test_offsets_that_do_not_cover_an_array_are_refused(open_arrays, offsets, wo
         arrays.read_offsets("starts", None, 12, "rows.npy")
 
 
+def test_order_may_break_where_a_list_begins_only(open_arrays):
+    arrays = open_arrays(rows=np.array([1, 2, 2, 0, 5, 6, 7, 3, 3]))
+    begins = array_folder.find_nonempty_begins(np.array([0, 0, 3, 3, 7, 9, 9]))
+    assert begins.tolist() == [0, 3, 7]
+    arrays.check_order("rows", begins)
+    for wrong in ([0, 3], [0, 7], [0, 4, 7], []):
+        with refused("rows", "ascending numbers in each list, found another order"):
+            arrays.check_order("rows", np.array(wrong, np.int64))
+    with refused("rows", "descending numbers in each list, found another order"):
+        arrays.check_order("rows", begins, descending=True)
+    open_arrays(rows=np.array([9, 3, 3, 8, 1], np.uint8)).check_order("rows", np.array([3, 0]), descending=True)
+
+
 @pytest.mark.parametrize("content", [b"", b"numbers", b"\x93NUMPY\x01\x00\x06\x00((((((", b"\x93NUMPY\x01\x00\x3a\x00" + (
     b"{'descr': '<f2', 'fortran_order': False, 'shape': (9,), }\n"), b"\x93NUMPY\x01\x00\x42\x00" + (
     b"{'descr': '<f2', 'fortran_order': False, 'shape': (True, 10**30), }\n")])  # fmt: skip

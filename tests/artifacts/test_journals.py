@@ -113,7 +113,7 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="need
 
 
 def write_encodings(folder):
-    writer = encodings.ResumableEncodingWriter(folder, ["global"], {})
+    writer = encodings.ResumableEncodingWriter(folder, ["global"], encodings.Pruning())
     for number in range(2):
         writer.add(["a", "bb"], {"global": Dense(torch.full((2, 4), float(number)))})
     writer.close()

@@ -1,9 +1,10 @@
 """Exact late interaction, among all tokens and among those of the same term."""
 
+import numpy as np
 import pytest
 import torch
 
-from moeir.indexes import maxsim, vector_store
+from moeir.indexes import maxsim, token_store, vector_store
 from moeir.indexes.maxsim import MaxSim
 from moeir.indexes.token_store import TokenVectorStore
 from moeir.indexes.vector_store import VectorStore
@@ -71,12 +72,34 @@ def test_scans_on_several_threads_change_no_byte(monkeypatch):
 def test_texts_are_padded_with_their_last_token():
     texts = pack([[[1.0, 0, 0], [2.0, 0, 0]], [], [[3.0, 0, 0]]])
     documents = TokenVectorStore(texts.starts, VectorStore(texts.vectors.half().numpy(), torch.device("cpu"), 3.0))
-    rows, texts = documents.by_length
+    rows, texts = next(iter(documents.iterate_by_length()))
     assert rows.tolist() == [2, 0] and texts.host_lengths.tolist() == [1, 2]  # shortest first, none without tokens
     tokens, real = texts.pad(0, 2)
     assert tokens[..., 0].tolist() == [[3, 3], [1, 2]] and real.tolist() == [[True, False], [True, True]]
     tokens, real = documents.select(torch.tensor([0])).pad(0, 1)
     assert tokens[..., 0].tolist() == [[1, 2]] and real.all()
+
+
+class StoredElsewhere(VectorStore):
+    """Vectors that do not fit on the device of the search."""
+
+    storage_device = torch.device("meta")
+
+
+@pytest.mark.parametrize(("per_load", "available"), [(3000, 2**40), (2**28, 4 * 3000)])
+def test_texts_that_do_not_fit_on_the_device_are_read_in_parts(per_load, available, monkeypatch):
+    _, packed = near_ties("maxsim", count=60, width=16)
+    texts = to_lists(packed)
+    monkeypatch.setattr(token_store, "BYTES_PER_LOAD", per_load)
+    monkeypatch.setattr(token_store, "available_bytes", lambda device: available)
+    vectors, found = StoredElsewhere(packed.vectors.numpy(), torch.device("cpu"), 1.0), {}
+    parts = list(TokenVectorStore(packed.starts, vectors).iterate_by_length())
+    for rows, part in parts:
+        assert part.vectors.nbytes <= 3000 and (np.diff(part.host_lengths) >= 0).all()
+        for number, row in enumerate(rows.tolist()):
+            tokens, real = part.pad(number, number + 1)
+            found[row] = tokens[real].tolist()
+    assert len(parts) > 1 and found == {row: tokens for row, tokens in enumerate(texts) if tokens}
 
 
 def test_a_device_keeps_every_token_that_its_rounding_may_have_put_behind_another(tmp_path):

@@ -103,6 +103,7 @@ def test_an_index_saved_after_a_search_is_the_one_saved_before(tmp_path):
         ("begins", 1, 0, "postings of each list's window, found others"),
         ("begins", 0, 1, "lists from begins.npy that cover"),
         ("ends", 0, 0, "ends after begins.npy, within each list's window"),
+        ("steps", 0, 0, "1 to 255, found 0|descending numbers in each list"),
     ],
 )
 def test_lists_outside_their_window_are_refused(tmp_path, name, position, value, words):

@@ -53,9 +53,9 @@ def sum_pooled_lexical(logits):
     return {term: value for term, value in sums.items() if value > 0}
 
 
-def prune_terms(text, most):
-    """The heaviest terms of a text, term -> weight: at most `most`, sorted by term."""
-    order = sorted(text, key=lambda term: (-text[term], term))
+def prune_terms(text, most, least):
+    """The heaviest terms of a text, term -> weight: at most `most`, each at least `least`, sorted by term."""
+    order = sorted((term for term in text if least is None or text[term] >= least), key=lambda term: (-text[term], term))
     return {term: text[term] for term in sorted(order[:most])}
 
 

@@ -23,15 +23,15 @@ def read_counts(folder):
 
 
 def test_shortened_documents_are_those_of_the_whole_ones(came_checkpoint, encodings, toy, tmp_path, moeir):
-    options = ("--top-k", 5, "--pool-factor", 2)
+    options = ("--top-k", 5, "--least-weight", 0.01, "--pool-factor", 2)
     assert encode(came_checkpoint, toy / "corpus.jsonl", tmp_path / "enc", *options).code == 0
     lexical = [Sparse.open(folder / "lexical") for folder in (tmp_path / "enc", encodings)]
-    assert to_lists(lexical[0]) == to_lists(lexical[1].prune({"terms": 5}))
+    assert to_lists(lexical[0]) == to_lists(lexical[1].prune({"terms": 5, "least_weight": 0.01}))
     local = [MultiVector.open(folder / "local") for folder in (tmp_path / "enc", encodings)]
     lengths = [part.starts.diff().tolist() for part in local]
     assert lengths[0] == [-(-length // 2) for length in lengths[1]]
     assert (tmp_path / "enc/global/vectors.npy").read_bytes() == (encodings / "global/vectors.npy").read_bytes()
-    short = {"terms": 5, "pool_factor": 2}
+    short = {"terms": 5, "least_weight": 0.01, "pool_factor": 2}
     assert read_counts(tmp_path / "enc")["shortened"] == short and "shortened" not in read_counts(encodings)
     assert moeir("index", "--encodings", tmp_path / "enc", "--output", tmp_path / "idx").code == 0
     assert read_counts(tmp_path / "idx")["shortened"] == short

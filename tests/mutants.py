@@ -38,7 +38,7 @@ MORE_TESTS = {  # of modules that no test imports, or not all that matter
     "indexes/sparse_rows": "indexes/test_exact_engines indexes/test_postings",
     "indexes/postings_search": "indexes/test_exact_engines indexes/test_postings",
     **dict.fromkeys(("indexes/exact_match", "indexes/flat", "indexes/inverted", "indexes/maxsim"), "indexes/test_exact_engines"),
-    "indexes/segments": "stages/test_index_update",
+    "stages/index": "stages/test_index_several_encodings",
     "indexes/token_store": "indexes/test_exact_engines indexes/test_maxsim",
     "indexes/vector_store": "indexes/test_maxsim indexes/test_two_step indexes/test_flat",
     "backbones/dispatch": "backbones/test_dispatch mixtures/",
@@ -59,7 +59,7 @@ MORE_TESTS |= {  # of packages whose files are tested through the commands
     "settings": "test_cli test_data_sources", "console": "test_cli stages/test_outputs", "variants": "test_own_code",
     "retrieval/searcher": "stages/test_search stages/test_exact_sum", "mining": "stages/test_mine_negatives",
     "pretraining/task": "stages/test_pretrain",
-    "stages/base": "stages/test_outputs stages/test_next_command", "representations/row_checks": "data_checks/test_vectors",
+    "stages/base": "stages/test_outputs stages/test_next_command",
 }  # fmt: skip
 HELP = "test_cli.py::test_help_pages_are_as_reviewed"  # which show the defaults of stages
 LIMITS = "test_cli.py::test_limits_of_settings_are_as_reviewed"

@@ -1,4 +1,4 @@
-"""Encodings split into parts, and encodings with duplicate documents, so that scores tie."""
+"""Encodings split into parts, and encodings with duplicate documents, so that scores tie; the files of an index."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,3 +44,9 @@ def build_index(encodings: Path) -> Path:
     result = run_in_process("index", "--encodings", encodings, "--output", path)
     assert result.code == 0, result.stderr
     return path
+
+
+def read_files(folder: Path) -> dict[str, bytes]:
+    """The bytes of an index without its manifest, which holds times."""
+    files = (file for file in folder.rglob("*") if file.is_file() and file.name != manifests.MANIFEST)
+    return {str(file.relative_to(folder)): file.read_bytes() for file in files}

@@ -67,7 +67,7 @@ RERANK_SOURCES = f"--run in/bm25.trec {CORPUS} --queries in/toy/test-queries.tsv
 RERANK = f"rerank --model in/lce {RERANK_SOURCES} --depth 4 --max-tokens 200 --dtype float32"
 ENCODE = f"encode --model in/came {CORPUS} --dtype float32 --output out/encodings"
 BM25 = f"index {CORPUS} --engine bm25 --output out/bm25"
-UPDATE = "index --index in/index --add in/more --delete in/ids.txt --output out/updated"
+UPDATE = "index --encodings in/encodings --encodings in/more --delete in/ids.txt --output out/updated"
 SEARCH = "search --queries in/toy/test-queries.tsv --depth 5 --batch-size 2 --dtype float32"
 BM25_SEARCH = f"{SEARCH} --index out/bm25 --output out/bm25.trec"
 FUSE = "fuse --run in/bm25.trec --run in/came.trec"
@@ -105,11 +105,9 @@ SCENARIOS = {
     "index": Scenario(("index --encodings in/encodings --output out/index",)),
     "index over another": Scenario(
         ("index --encodings in/encodings --engine lexical=inverted --force --output out/index",),
-        ("index --encodings in/encodings --engine lexical=inverted:quantise=8 --output out/index",),
+        ("index --encodings in/encodings --engine lexical=scan --output out/index",),
     ),
-    "update of an index": Scenario((UPDATE,)),
-    "update of bm25": Scenario(("index --index in/bm25 --delete in/ids.txt --output out/updated",)),
-    "index compacted over segments": Scenario((f"{UPDATE} --compact --force",), (UPDATE,)),
+    "index of several encodings": Scenario((UPDATE,)),
     "search": Scenario((f"{SEARCH} --index in/index --output out/runs/came.trec",)),
     "search into a folder": Scenario((f"{SEARCH} --index in/index --output out/runs",)),
     "search into a compressed file": Scenario((f"{SEARCH} --index in/index --output out/came.trec.gz",)),

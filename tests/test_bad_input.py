@@ -154,7 +154,7 @@ FUSE_AGAIN = "fuse --run one.trec --run two.trec --output made.trec"
 LEARNED = FUSE + "two.trec --learned bad.json"
 CALIBRATE = "calibrate --run one.trec --run two.trec --qrels test.qrels --output out.json"
 INDEX = "index --output out --encodings "
-UPDATE = "index --output out --index "
+UPDATE = "index --output out --encodings "
 MINE = "mine-negatives --run one.trec --qrels test.qrels --output out.jsonl"
 CONVERT = "convert --input "
 CHECK = "check --corpus corpus.jsonl "
@@ -317,17 +317,13 @@ ROWS: list[tuple[str, int, str] | tuple[str, int, str, Setup]] = [
     ("pull --repo anna/x --output out", 2, "anna/x: not accepted: Cannot reach"),
     (PUSH + "absent", 3, "absent: no such file or folder (--input)"),
     (PUSH + "corpus.jsonl", 4, "corpus.jsonl: has no manifest.json: unfinished, or not made by moeir"),
-    ("index --output out --add enc", 2, "--add needs --index"),
-    (UPDATE + "idx", 2, "--index idx: expected --add, --delete or --compact"),
-    (UPDATE + "idx --compact --engine flat", 2, "--engine and --index exclude one another"),
-    ("index --index idx --compact --output idx", 2, "--output idx: would replace what --index reads"),
-    (UPDATE + "enc --compact", 4, "enc: expected an index, found encodings"),
-    (UPDATE + "idx --add idx", 4, "idx: expected encodings, found an index"),
-    (UPDATE + "idx --add corpus.jsonl", 2, "--add corpus.jsonl: expected the output folder of moeir encode"),
-    (UPDATE + "idx --add enc", 3, "document 'ant' is in idx already; to replace documents, name them"),
-    (UPDATE + "idx --delete enc/ids.txt", 3, "has all 12 documents of idx; expected one that remains"),
-    (UPDATE + "idx --delete no.txt", 3, "none of its ids is in idx, such", write_file("no.txt", "x\ny\n")),
-    (UPDATE + "idx --delete no.txt", 3, "no.txt: holds no id; expected one in each line", write_file("no.txt", "\n")),
+    ("index --output out --delete i --corpus corpus.jsonl --engine bm25", 2, "--delete needs --encodings", write_file("i", "x")),
+    ("index --encodings enc --output enc", 2, "--output enc: would replace what --encodings reads"),
+    (UPDATE + "idx", 4, "idx: expected encodings, found an index"),
+    (UPDATE + "enc --encodings enc", 3, "enc: document 'ant' is in the encodings before it, too; to replace documents, name them"),
+    (UPDATE + "enc --delete enc/ids.txt", 3, "has all documents of enc; expected one that remains"),
+    (UPDATE + "enc --delete no.txt", 3, "none of its ids is in enc, such", write_file("no.txt", "x\ny\n")),
+    (UPDATE + "enc --delete no.txt", 3, "no.txt: holds no id; expected one in each line", write_file("no.txt", "\n")),
     (SEARCH + "idx --filter-ids no.txt", 3, "no.txt: holds no id", write_file("no.txt", "")),
     (SEARCH + "idx --filter no.txt", 3, "no.txt: none of its ids is in idx", write_file("no.txt", "x\n")),
 ]  # fmt: skip

@@ -29,7 +29,7 @@ from tests.stage_scenarios import PROGRAMMES, SCENARIOS, write_inputs
 KILLS = 300  # of each programme by `make torture`: so many by SIGKILL, and so many by the other two
 FAILING = {"convert": 6, "search": 4, "fuse over another": 8, "encode": 4, "finetune": 3, "pull": 6}
 LOST = {"convert": 8, "search": 6, "fuse over another": 8, "encode": 8, "index of bm25": 8, "finetune": 6, "chain": 6}
-LOST |= {"update of an index": 6, "rerank": 6, "init in shards": 8, "pull": 6}
+LOST |= {"index of several encodings": 6, "rerank": 6, "init in shards": 8, "pull": 6}
 KILLED = {"search into a folder": 4, "finetune": 3, "fuse over another": 6, "two shards": 3, "two jobs of a chain": 3, "pull": 6}
 needs_seccomp = pytest.mark.skipif(not is_supported(), reason="needs Linux on x86-64, and permission to filter system calls")
 

@@ -37,7 +37,6 @@ from moeir.artifacts.unfinished import resume_path as resume_path
 from moeir.errors import ArtifactError, MoeirError, OutputInUse, UsageError
 
 TOKEN_CACHE = "tokens"  # within resume/: caches named by their inputs, so that runs with other settings can reuse them
-LINKED = "linked files"
 VERSIONS = "versions"  # in a record and a manifest: of the packages that the work is done with
 DISCARDED = f"{RESUME}.forgotten"
 MAX_NAME_BYTES = 255 - len(f".{MANIFEST}.new")  # of an output; the longest name of a file beside it has what is subtracted
@@ -53,9 +52,8 @@ def atomic_output(
     """Yield a partial path for `path` and a dictionary for counts; then write the manifest, fsync and rename.
 
     `record` has the stage, settings and source digests: unfinished work of the same record is yielded again to be resumed. It may have the
-    `VERSIONS` of earlier steps of the work, and `counts` the manifest entries of linked files as `LINKED`. With `discard` what is at `path`
-    stays, and what was written is removed. What no manifest lists is never replaced: if it comes while the block runs, the output gets a
-    free name, and ArtifactError says which.
+    `VERSIONS` of earlier steps of the work. With `discard` what is at `path` stays, and what was written is removed. What no manifest
+    lists is never replaced: if it comes while the block runs, the output gets a free name, and ArtifactError says which.
     """
     with _open_work(path) as work:
         if not discard:
@@ -73,7 +71,7 @@ def atomic_output(
             if not discard:
                 is_taken = os.path.lexists(path) > existed or bool(list_foreign(path, folder=folder))
                 target = _find_free_path(path, "new") if is_taken else path
-                manifest = build_manifest(work.partial, kind, record, target.name, (RESUME,), counts.pop(LINKED, None))
+                manifest = build_manifest(work.partial, kind, record, target.name, (RESUME,))
                 manifest[VERSIONS] |= {name: version for name, version in versions.items() if name in manifest[VERSIONS]}
                 _commit(work, target, {**manifest, "counts": counts, "seconds": round(time.time() - began, 3)})
                 if is_taken:

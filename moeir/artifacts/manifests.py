@@ -211,18 +211,14 @@ def _list_entries(folder: Path, files: Sequence[Path]) -> dict[str, dict[str, An
     return {str(file.relative_to(folder)): entry for file, entry in zip(files, compute_checksums(files), strict=True)}
 
 
-def build_manifest(
-    product: Path, kind: str, record: Mapping[str, Any], name: str, without: Collection[str] = (), linked: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """The manifest of a finished product, called `name` if it is a single file, leaving out the folders in `without`; `linked` are the
-    entries of files that it shares with a verified artifact."""
-    files = dict(linked or {})
+def build_manifest(product: Path, kind: str, record: Mapping[str, Any], name: str, without: Collection[str] = ()) -> dict[str, Any]:
+    """The manifest of a finished product, called `name` if it is a single file, leaving out the folders in `without`."""
     if product.is_dir():
         names = {str(file.relative_to(product)): file for file in _find_files(product)}
-        included = [file for name, file in names.items() if name not in (MANIFEST, *files) and Path(name).parts[0] not in without]
-        files |= _list_entries(product, included)
+        included = [file for name, file in names.items() if name != MANIFEST and Path(name).parts[0] not in without]
+        files = _list_entries(product, included)
     else:
-        files[name] = compute_checksums([product])[0]
+        files = {name: compute_checksums([product])[0]}
     versions = {name: version for name, version in find_versions().items() if name in ("python", *sys.modules)}
     return {"kind": kind, "format": FORMAT, **record, "files": files, "versions": versions}
 

@@ -41,11 +41,10 @@ def came_sum(lists: RankedLists, apart: bool = False) -> Hits:
     return score_lists.fuse(lists, score_lists.raw_scores, ScoreLists.missing_scores, apart)
 
 
-def exact_sum(lists: RankedLists, apart: bool = False, *, deepen: bool = False) -> Hits:
+def exact_sum(lists: RankedLists, apart: bool = False) -> Hits:
     """Sum of the scores of all experts, those of documents outside their lists too, which the index computes: for search alone.
 
-    CoT-MoTE's hybrid (§3). `deepen` searches deeper until the order is proven to be that of all documents (the threshold of Fagin et al.
-    2003). `moeir fuse` refuses it: a run has no scores outside its lists.
+    CoT-MoTE's hybrid (§3). `moeir fuse` refuses it: a run has no scores outside its lists.
     """
     raise UsageError("exact-sum: a run has no scores of documents outside its lists; use moeir search --fuse exact-sum")
 

@@ -1,7 +1,10 @@
-"""English tokenisation as in Lucene's EnglishAnalyzer: tokens, possessives, lower case, stop words, stems."""
+"""Text → terms of a language: words in lower case without stop words, as stems by PyStemmer; English as Lucene's EnglishAnalyzer.
+
+Chinese, Japanese and Korean are pairs of neighbouring characters.
+"""
 
 import re
-from abc import ABC, abstractmethod
+import unicodedata
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -10,17 +13,23 @@ import Stemmer
 
 from moeir.errors import UsageError
 
-LUCENE_STOP_WORDS = """
-    a an and are as at be but by for if in into is it no not of on or such that the their then there these they this to was will with
-"""
-STOP_WORDS_FILE = Path(__file__).with_name("stop_words.txt")  # of the other languages
+STOP_WORDS_FILE = Path(__file__).with_name("stop_words.txt")  # of all languages
 MAX_TOKEN_LENGTH = 255  # StandardTokenizer cuts longer ones
 POSSESSIVES = ("'s", "'S", "’s", "’S", "＇s", "＇S")
+STEMMER_OF = {"cjk": "none", "english": "porter"}  # of other languages, the stemmer of the same name
+LANGUAGES = sorted({*Stemmer.algorithms(), "cjk"} - {"porter", "dutch_porter"})
+MARKS = r"[\p{WB=Extend}\p{WB=Format}\p{WB=ZWJ}]*+"  # after a character
+SPLIT_AT_APOSTROPHES = ("catalan", "french", "italian")  # articles and other short words before a vowel: l'été, dell'acqua
+STOP_WORD_LETTERS = {  # the letters of texts, and those of the list of stop words
+    "greek": str.maketrans("άέήίϊΐόύϋΰώς", "αεηιιιουυυωσ"),
+    "persian": str.maketrans("یک", "يك"),
+    "romanian": str.maketrans("șț", "şţ"),
+}
 
 
 def _word_pattern() -> str:
     """Unicode's word boundaries (UAX #29, WB4–WB13) as StandardTokenizer applies them; Han and Hiragana characters are single tokens."""
-    marks = r"[\p{WB=Extend}\p{WB=Format}\p{WB=ZWJ}]*+"
+    marks = MARKS
     letter, digit = r"[\p{WB=ALetter}\p{WB=Hebrew_Letter}]", r"\p{WB=Numeric}"
     between_letters = rf"(?:[\p{{WB=MidLetter}}\p{{WB=MidNumLet}}\p{{WB=Single_Quote}}]{marks}(?={letter}))?"
     between_digits = rf"(?:[\p{{WB=MidNum}}\p{{WB=MidNumLet}}\p{{WB=Single_Quote}}]{marks}(?={digit}))?"
@@ -39,15 +48,15 @@ def _ascii_word_pattern() -> str:
 
 WORD_PATTERN = regex.compile(_word_pattern())
 ASCII_WORD_PATTERN = re.compile(_ascii_word_pattern())
+CJK_CHARACTER = r"(?:(?!\p{WB=ALetter})[\p{Han}\p{Hiragana}]|\p{WB=Katakana}|(?=\p{WB=ALetter})\p{Hangul})"
+CJK_PATTERN = regex.compile(f"(?:{CJK_CHARACTER}{MARKS})+")
 
 
 def read_stop_words(language: str, stop_words: str) -> frozenset[str]:
     """Lucene's stop words of a language, where it has some, if `stop_words` is `lucene`; no words if it is `none`."""
     if stop_words not in ("lucene", "none"):
         raise UsageError(f"bm25: stop_words {stop_words!r} is unknown; known: lucene, none")
-    if stop_words == "none" or language == "english":
-        return frozenset(LUCENE_STOP_WORDS.split() if stop_words == "lucene" else ())
-    match = re.search(rf"^{language}: (.*)", STOP_WORDS_FILE.read_text(encoding="utf-8"), re.MULTILINE)
+    match = stop_words == "lucene" and re.search(rf"^{language}: (.*)", STOP_WORDS_FILE.read_text(encoding="utf-8"), re.MULTILINE)
     return frozenset(match[1].split() if match else ())
 
 
@@ -60,14 +69,26 @@ def open_stemmer(name: str) -> Callable[[str], str]:
     return Stemmer.Stemmer(name).stemWord
 
 
-class Analyzer(ABC):
-    """Text → terms, token by token; the terms of a token are kept."""
+class Analyzer:
+    """Text → terms of a language, token by token; the terms of a token are kept.
 
-    def __init__(self) -> None:
+    `stemmer` is a Snowball name (`porter`, `english`, …) or `none`; `stop_words` is `lucene` or `none`. Other languages than English are
+    normalised first, and have the digits 0 to 9.
+
+    >>> Analyzer().terms("The cat's U.S. flights, in 1,000 cities"), Analyzer("german", "german").terms("Die Häuser an der Straße")
+    (['cat', 'u.', 'flight', '1,000', 'citi'], ['haus', 'strass'])
+    """
+
+    def __init__(self, language: str = "english", stemmer: str = "porter", stop_words: str = "lucene") -> None:
+        self.language, self.stemmer = language, stemmer
+        self._stem, self._stop_words = open_stemmer(stemmer), read_stop_words(language, stop_words)
+        self._apostrophe = " " if language in SPLIT_AT_APOSTROPHES else "'"  # the one that Snowball's stemmers know
         self._terms_of_token: dict[str, tuple[str, ...]] = {}
 
     def terms(self, text: str) -> Sequence[str]:
         """The terms of a text, in order."""
+        if self.language != "english":
+            text = unicodedata.normalize("NFKC", text).replace("’", "'").replace("'", self._apostrophe)
         pattern, cache = ASCII_WORD_PATTERN if text.isascii() else WORD_PATTERN, self._terms_of_token
         terms: list[str] = []
         for token in pattern.findall(text):
@@ -81,23 +102,58 @@ class Analyzer(ABC):
         self._terms_of_token[token] = tuple(term for word in words if (term := self._analyze(word)) is not None)
         return self._terms_of_token[token]
 
-    @abstractmethod
     def _analyze(self, word: str) -> str | None:
         """The term of a word, None for a stop word."""
+        if self.language == "english":
+            lowered = (word[:-2] if word.endswith(POSSESSIVES) else word).lower()
+        else:
+            word = word.replace("İ", "i").replace("I", "ı") if self.language == "turkish" else word
+            lowered = re.sub(r"\d", lambda digit: str(int(digit[0])), word.lower())
+        is_stop_word = lowered.translate(STOP_WORD_LETTERS.get(self.language, {})) in self._stop_words
+        return None if is_stop_word else self._stem(lowered) or None
 
 
-class EnglishAnalyzer(Analyzer):
-    """Text → terms. `stemmer` is a Snowball name (`porter`, `english`, …) or `none`; `stop_words` is `lucene` or `none`.
+class CjkAnalyzer:
+    """Text → terms: pairs of neighbouring Chinese, Japanese or Korean characters; other words in lower case, without English stop words."""
 
-    >>> EnglishAnalyzer().terms("The cat's U.S. flights, in 1,000 cities")
-    ['cat', 'u.', 'flight', '1,000', 'citi']
+    stemmer = "none"
+
+    def __init__(self, stop_words: str = "lucene") -> None:
+        self._stop_words = read_stop_words("cjk", stop_words)
+
+    def terms(self, text: str) -> Sequence[str]:
+        """The terms of a text, in order; characters of full and half width are the same.
+
+        >>> CjkAnalyzer().terms("東京都のＷｉＦｉ")
+        ['東京', '京都', '都の', 'wifi']
+        """
+        runs, end = list[tuple[bool, list[str]]](), -1
+        for match in WORD_PATTERN.finditer(unicodedata.normalize("NFKC", text)):
+            is_cjk = CJK_PATTERN.fullmatch(match[0]) is not None
+            if is_cjk and match.start() == end:
+                runs[-1][1].append(match[0])
+            else:
+                runs.append((is_cjk, [match[0].lower()]))
+            end = match.end() if is_cjk else -1
+        terms = (term for is_cjk, run in runs for term in (self._pairs("".join(run)) if is_cjk else run))
+        return [term for term in terms if term not in self._stop_words]
+
+    def _pairs(self, run: str) -> list[str]:
+        """Each two neighbours of a run of characters; a character that is alone."""
+        return [run[first : first + 2] for first in range(max(len(run) - 1, 1))]
+
+
+def open_analyzer(language: str, stemmer: str = "snowball", stop_words: str = "lucene") -> Analyzer | CjkAnalyzer:
+    """The analyser of a language; UsageError for an unknown language, stemmer or list of stop words.
+
+    >>> open_analyzer("french").terms("L'été des Indiens"), open_analyzer("english").stemmer
+    (['été', 'indien'], 'porter')
     """
-
-    def __init__(self, stemmer: str = "porter", stop_words: str = "lucene") -> None:
-        super().__init__()
-        self.stemmer, self._stem = stemmer, open_stemmer(stemmer)
-        self._stop_words = read_stop_words("english", stop_words)
-
-    def _analyze(self, word: str) -> str | None:
-        lowered = (word[:-2] if word.endswith(POSSESSIVES) else word).lower()
-        return None if lowered in self._stop_words else self._stem(lowered) or None
+    if language not in LANGUAGES:
+        raise UsageError(f"bm25: language {language!r} is unknown; known: {', '.join(LANGUAGES)}")
+    stemmer = STEMMER_OF.get(language, language) if stemmer == "snowball" else stemmer
+    if language == "cjk":
+        if stemmer != "none":
+            raise UsageError(f"bm25: language 'cjk' has pairs of characters and no stemmer, found stemmer {stemmer!r}")
+        return CjkAnalyzer(stop_words)
+    return Analyzer(language, stemmer, stop_words)

@@ -98,8 +98,6 @@ class Index(SearchableIndex):
     keyword-only parameters of its constructor, stored as attributes of the same names.
     """
 
-    scores_depend_on_others = False  # whether the documents that are indexed with a document can change a bit of its score
-
     def __init__(self, id_ranks: np.ndarray | None = None, device: str = "cpu") -> None:
         super().__init__(id_ranks)
         self.device = device
@@ -131,18 +129,6 @@ class Index(SearchableIndex):
 
         What compiled code reads is to be read with `arrays.read` and `arrays.read_offsets`, which check it.
         """
-
-    def stored_documents(self, rows: np.ndarray) -> Any:
-        """The documents `rows` int64 [n] of an opened index as `add` takes them: a new index of them has the bytes of one of the originals.
-
-        An engine without this method takes no updates.
-        """
-        raise NotImplementedError
-
-    @property
-    def takes_updates(self) -> bool:
-        """Whether documents can be added to a saved index and deleted from it."""
-        return self.exact and type(self).stored_documents is not Index.stored_documents
 
     def search(self, queries: Any, depth: int) -> tuple[np.ndarray, np.ndarray]:
         self._open_unsaved()
@@ -214,9 +200,7 @@ def read_settings(folder: Path | str) -> dict[str, Any]:
     path = Path(folder) / SETTINGS_FILE
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ArtifactError(f"{path}: no such file; is {folder} an index made by `moeir index`?") from None
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         raise ArtifactError(f"{path}: cannot be read: {error}; run `moeir index` again") from error
     if not isinstance(settings, dict) or not {"engine", "options", "documents"} <= settings.keys():
         raise ArtifactError(f"{path}: engine, options or documents are missing; run `moeir index` again")

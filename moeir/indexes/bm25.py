@@ -4,37 +4,21 @@ import json
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from moeir.artifacts import memmap
 from moeir.artifacts.array_folder import ArrayFolder
 from moeir.errors import DataError, UsageError
+from moeir.indexes.analyzer import open_analyzer
 from moeir.indexes.base import Index
-from moeir.indexes.languages import open_analyzer
 from moeir.indexes.postings import Postings, PostingsIndex, write_postings
 from moeir.indexes.sparse_rows import SparseRows
 
 VOCABULARY_FILE = "vocabulary.json"
 TERMS_AT_ONCE = 2**20
-COUNT_DTYPES = (np.uint8, np.uint16, np.uint32)  # the smallest that holds every count
-
-
-@dataclass(frozen=True)
-class CountedTexts:
-    """Texts whose terms are counted: starts int64 [B + 1], `terms` as numbers of `names`, each once in a text, and their `counts`."""
-
-    names: Sequence[str]
-    starts: np.ndarray
-    terms: np.ndarray
-    counts: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.starts) - 1
 
 
 class Bm25(PostingsIndex, Index):
@@ -51,7 +35,6 @@ class Bm25(PostingsIndex, Index):
     """
 
     kind = "text"
-    scores_depend_on_others = True  # by the number of documents, how many have a term, and their mean length
 
     def __init__(
         self,
@@ -74,12 +57,8 @@ class Bm25(PostingsIndex, Index):
         self._vocabulary: dict[str, int] = {}
         self._distinct_counts, self._word_counts = array("i"), array("i")  # per document: distinct terms, and words
         self._term_ids, self._term_counts = array("i"), array("i")  # per document and distinct term: term id, and frequency
-        self._counts = np.empty(0, np.uint8)  # of the postings' terms, once opened
 
-    def _add(self, shard: Sequence[str] | CountedTexts) -> None:
-        if isinstance(shard, CountedTexts):
-            self._add_counts(shard)
-            return
+    def _add(self, shard: Sequence[str]) -> None:
         for row, text in enumerate(shard, start=len(self)):
             if not isinstance(text, str):
                 raise DataError(f"row {row}: expected a text, found {type(text).__name__}")
@@ -88,15 +67,6 @@ class Bm25(PostingsIndex, Index):
             self._term_counts.extend(counts.values())
             self._distinct_counts.append(len(counts))
             self._word_counts.append(counts.total())
-
-    def _add_counts(self, texts: CountedTexts) -> None:
-        distinct = np.unique(texts.terms)
-        numbers = np.zeros(len(texts.names), np.intc)
-        numbers[distinct] = [self._vocabulary.setdefault(texts.names[term], len(self._vocabulary)) for term in distinct.tolist()]
-        totals = np.concatenate([[0], np.cumsum(texts.counts, dtype=np.int64)])[texts.starts]
-        columns = (numbers[texts.terms], texts.counts, np.diff(texts.starts), np.diff(totals))
-        for column, numbers in zip((self._term_ids, self._term_counts, self._distinct_counts, self._word_counts), columns, strict=True):
-            column.frombytes(numbers.astype(np.intc).tobytes())
 
     def _sort_terms(self) -> None:
         """Renumber terms alphabetically, and sort those of each document, so that nothing depends on the order of documents and words."""
@@ -153,11 +123,9 @@ class Bm25(PostingsIndex, Index):
 
     def _write(self, folder: Path) -> dict[str, Any]:
         self._sort_terms()
-        counts = np.asarray(self._term_counts)
-        memmap.save_array(folder / "counts.npy", counts.astype(np.min_scalar_type(counts.max(initial=0))))
         write_postings(self._document_windows(), self._max_weights(), folder)
         (folder / VOCABULARY_FILE).write_text(json.dumps(list(self._vocabulary), ensure_ascii=False) + "\n", encoding="utf-8")
-        return {"vocabulary": len(self._vocabulary), "window": self.window, "words": int(counts.sum(dtype=np.int64))}
+        return {"vocabulary": len(self._vocabulary), "window": self.window}
 
     def _load(self, arrays: ArrayFolder, folder: Path, settings: dict[str, Any]) -> int:
         names, documents = json.loads((folder / VOCABULARY_FILE).read_text(encoding="utf-8")), int(settings["documents"])
@@ -165,11 +133,4 @@ class Bm25(PostingsIndex, Index):
             raise ValueError(f"{VOCABULARY_FILE} holds {len(names)} terms, not {settings['vocabulary']}")
         self._vocabulary = {name: rank for rank, name in enumerate(names)}
         self._postings = Postings.from_files(arrays, settings["window"], documents, len(names))
-        self._counts = arrays.read("counts", COUNT_DTYPES, (len(self._postings.terms),), by="terms.npy")
-        if (words := int(self._counts.sum(dtype=np.int64))) != settings["words"]:
-            arrays.refuse("counts", f"{settings['words']} words by engine.json", f"{words}")
         return documents
-
-    def stored_documents(self, rows: np.ndarray) -> CountedTexts:
-        positions, starts = self._postings.positions_of(rows)
-        return CountedTexts(list(self._vocabulary), starts, self._postings.terms[positions], self._counts[positions])

@@ -15,8 +15,7 @@ from moeir.indexes.base import Index
 from moeir.indexes.token_store import TokenShards, query_positions
 from moeir.indexes.two_step import UNDERFLOW, QueryBlock, TopKPool, TwoStepIndex, gamma
 from moeir.indexes.vector_store import VectorStore, chunk_slices, exact_dot, pairwise_sum
-from moeir.representations.base import lengths_to_starts, ragged_positions
-from moeir.representations.exact_match import ExactMatch
+from moeir.representations.base import lengths_to_starts
 
 NO_TERM, BYTES_PER_ROW = -1, 4
 
@@ -85,18 +84,6 @@ class ExactMatchIndex(TwoStepIndex, Index):
         arrays.check_order("rows", find_nonempty_begins(starts))
         self._terms, self._starts, self._rows = map(torch.from_numpy, (terms, starts, rows))
         return documents
-
-    def stored_documents(self, rows: np.ndarray) -> ExactMatch:
-        postings, all_starts = self._postings_by_row
-        positions, starts = ragged_positions(all_starts, torch.from_numpy(rows))
-        own = postings[positions]
-        terms = self._terms[torch.searchsorted(self._starts, own, right=True) - 1]
-        return ExactMatch(terms, self._vectors[own], starts)
-
-    @cached_property
-    def _postings_by_row(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """All postings [T] by document, then term, then position in the text, and the first of each document [N + 1]."""
-        return self._rows.argsort(stable=True), lengths_to_starts(torch.bincount(self._rows, minlength=len(self)))
 
     @cached_property
     def _device_rows(self) -> torch.Tensor:

@@ -15,7 +15,6 @@ from moeir.indexes.base import Index
 from moeir.indexes.two_step import GROUP, QueryBlock, TopKPool, TwoStepIndex, run_on_threads
 from moeir.indexes.vector_store import VectorShards, VectorStore, as_uint16, chunk_slices
 from moeir.kernels.precision import has_native_bfloat16
-from moeir.representations.dense import Dense
 
 MIN_MATMUL_ROWS = 16  # queries and documents of a product of matrices, so that the library always uses its bfloat16 kernel
 ELEMENTS_IN_CACHE = 2**19  # documents or scores of a block on a CPU, so that both stay in a core's cache
@@ -48,9 +47,6 @@ class Flat(TwoStepIndex, Index):
         vectors = arrays.read("vectors", np.float16, (settings["documents"], settings["dimension"]))
         self._vectors = VectorStore(vectors, self._device, settings["longest"], settings["lost"])
         return len(self._vectors)
-
-    def stored_documents(self, rows: np.ndarray) -> Dense:
-        return Dense(self._vectors[torch.from_numpy(rows)])
 
     def _query_blocks(self, queries: Any) -> Iterator[QueryBlock]:
         vectors = queries.vectors

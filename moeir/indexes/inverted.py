@@ -4,32 +4,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from moeir.artifacts.array_folder import ArrayFolder
-from moeir.errors import UsageError
 from moeir.indexes.base import Index
 from moeir.indexes.postings import Postings, PostingsIndex, write_postings
 from moeir.indexes.sparse_rows import SparseRows, SparseShards, check_vocabulary, sparse_rows
-from moeir.representations.sparse import Sparse
 
 
 class Inverted(PostingsIndex, Index):
-    """Exact inner product of sparse vectors over postings; quantise=8 stores weights in 8 bits only, and is not exact.
+    """Exact inner product of sparse vectors over postings.
 
     Weights of zero are dropped. Documents that share no term with a query are not retrieved, so a query without terms has no hits. Scores
     are float64 sums rounded to float32. The scan that finds candidates reads 8-bit impacts; scores come from the stored float32 weights.
-    With quantise=8 every weight is stored as the midpoint of one of 255 steps up to the largest of its term, and search is exact over
-    those. Added shards are read lazily: memory maps stay on disk.
+    Added shards are read lazily: memory maps stay on disk.
     """
 
     kind = "sparse"
 
-    def __init__(self, id_ranks: np.ndarray | None = None, device: str = "cpu", *, quantise: int | None = None) -> None:
+    def __init__(self, id_ranks: np.ndarray | None = None, device: str = "cpu") -> None:
         super().__init__(id_ranks, device)
-        if quantise not in (None, 8):
-            raise UsageError(f"inverted: quantise must be 8 or none, not {quantise}")
-        self.quantise, self.exact = quantise, quantise is None
         self._shards = SparseShards()
         self._vocabulary: int | None = None
 
@@ -38,21 +31,15 @@ class Inverted(PostingsIndex, Index):
 
     def _write(self, folder: Path) -> dict[str, Any]:
         if self._shards.vocabulary is not None:
-            write_postings(self._shards.blocks(self.window), self._shards.max_weights, folder, steps_only=not self.exact)
+            write_postings(self._shards.blocks(self.window), self._shards.max_weights, folder)
         return {"vocabulary": self._shards.vocabulary, "window": self.window, "signed": self._shards.signed}
 
     def _load(self, arrays: ArrayFolder, folder: Path, settings: dict[str, Any]) -> int:
         self._vocabulary, documents = settings["vocabulary"], int(settings["documents"])
         if self._vocabulary is not None:
             sizes = settings["window"], documents, self._vocabulary
-            self._postings = Postings.from_files(arrays, *sizes, signed=settings["signed"], steps_only=not self.exact)
+            self._postings = Postings.from_files(arrays, *sizes, signed=settings["signed"])
         return documents
-
-    def stored_documents(self, rows: np.ndarray) -> Sparse:
-        assert self._vocabulary is not None
-        positions, starts = self._postings.positions_of(rows)
-        terms, weights = self._postings.terms[positions].astype(np.int32), self._postings.weights[positions]
-        return Sparse(*map(torch.from_numpy, (starts, terms, weights)), self._vocabulary)
 
     def _query_rows(self, queries: Any) -> SparseRows:
         check_vocabulary(queries, self._vocabulary)

@@ -16,7 +16,6 @@ from moeir.indexes.token_store import TokenShards, TokenVectorStore, query_block
 from moeir.indexes.two_step import UNDERFLOW, QueryBlock, TopKPool, TwoStepIndex, gamma, run_on_threads
 from moeir.indexes.vector_store import as_uint16, chunk_slices, exact_dot, pairwise_sum
 from moeir.kernels.precision import has_native_bfloat16
-from moeir.representations.multivector import MultiVector
 
 MAX_PRODUCTS, MAX_ELEMENTS = 2**20, 2**21  # of a block of texts: products with a block of queries, and numbers, so that they fit in cache
 TEXTS_AT_ONCE = 2**10  # whose scores are pushed together
@@ -52,9 +51,6 @@ class MaxSim(TwoStepIndex, Index):
         self._texts = TokenVectorStore.from_files(arrays, settings, self._device)
         self._vectors = self._texts.vectors
         return len(self._texts)
-
-    def stored_documents(self, rows: np.ndarray) -> MultiVector:
-        return MultiVector(self._vectors[:], self._texts.starts).select(torch.from_numpy(rows))
 
     def _query_blocks(self, queries: Any) -> Iterator[QueryBlock]:
         return query_blocks(queries, self.queries_at_once, self._device)

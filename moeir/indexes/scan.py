@@ -18,7 +18,6 @@ class Scan(Index):
     """Exact search of any representation by its own scores, every query with every document on the processor: for small collections."""
 
     kind = "any"
-    scores_depend_on_others = True  # products of matrices are rounded by their size
 
     def __init__(self, id_ranks: np.ndarray | None = None, device: str = "cpu") -> None:
         super().__init__(id_ranks, device)
@@ -45,10 +44,6 @@ class Scan(Index):
         self.kind, self._documents = settings["kind"], representation_class(settings["kind"]).open(folder)
         self.score_if_not_found = 0.0 if self._documents.positive_scores_only else -np.inf
         return len(self._documents)
-
-    def stored_documents(self, rows: np.ndarray) -> Representation:
-        assert self._documents is not None
-        return self._documents.select(torch.from_numpy(rows))
 
     def _scores(self, queries: Representation, row: int) -> np.ndarray:
         """Scores of one query with every document: float32 [N]."""

@@ -23,18 +23,17 @@ from moeir.fusion.score_lists import ScoreLists
 from moeir.heads.token_vectors import TokenVectorHead
 from moeir.indexes.base import SearchableIndex
 from moeir.indexes.exact_sum import select_queries
-from moeir.parsing import dump_json, escape_controls
+from moeir.parsing import dump_json
 from moeir.records import lines, texts
 from moeir.records.runs import Run
 from moeir.records.texts import Text
 from moeir.representations.evidence import Evidence, ExplainedDocuments, Pieces, round_score, shared_terms
 from moeir.retrieval.latency import LatencyRecorder
-from moeir.retrieval.searcher import Searcher, open_index, parse_exact_sum
+from moeir.retrieval.searcher import Searcher, is_exact_sum, open_index
 
 log = logging.getLogger(__name__)
 QUERY_BATCH = 64
 TOLERANCE = 1e-4  # between a sum of parts and a printed score
-COLUMNS = ("query", "document", "rank", "score", "expert", "expert_rank", "expert_score", "part")
 Explanation = dict[str, Any]
 DocumentSelector = Callable[[str], Sequence[str]]  # the documents of a query
 
@@ -109,7 +108,7 @@ class Explainer:
 
     def _parts(self, name: str, encoded: Mapping[str, Any], rows: np.ndarray) -> dict[str, np.ndarray]:
         """Part of each expert in the score of each document [n]: float64 numbers that add up to it, in the order of the experts."""
-        if self._explained_run != FUSED or parse_exact_sum(self._fuse)[0]:
+        if self._explained_run != FUSED or is_exact_sum(self._fuse):
             return {expert: self._expert_scores(expert, name, encoded[expert], rows) for expert in self._experts}
         documents, columns = variants.bind_variant("fusion", self._fuse)(self._expert_lists(name), True)
         order = self._searcher.order[rows]
@@ -173,18 +172,9 @@ def _round_or_none(score: float | None) -> float | None:
     return None if score is None else round_score(score)
 
 
-def write_explanations(explanations: Iterable[Explanation], path: Path, name: str) -> None:
-    """Write JSON lines; or, if `name` ends in .tsv, a line per document and expert, without evidence."""
-    with lines.open_writer(path) as output:
-        if lines.strip_compression_suffix(name).suffix != ".tsv":
-            output.writelines(dump_json(explanation) + "\n" for explanation in explanations)
-            return
-        output.write("\t".join(COLUMNS) + "\n")
-        for explanation in explanations:
-            for expert, entry in explanation["experts"].items():
-                of_document = [explanation[name] for name in ("query", "document", "rank", "score")]
-                fields = [*of_document, expert, *(entry[name] for name in ("rank", "score", "part"))]
-                output.write("\t".join("" if field is None else escape_controls(str(field)) for field in fields) + "\n")
+def write_explanations(explanations: Iterable[Explanation], path: Path) -> None:
+    """Write explanations as JSON lines."""
+    lines.write_lines(map(dump_json, explanations), path)
 
 
 def read_wanted_texts(corpus: Path | None, wanted: Container[str]) -> dict[str, Text] | None:

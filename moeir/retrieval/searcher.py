@@ -4,8 +4,9 @@ Indexes of the parts of a collection are searched as one, with exactly the resul
 checkpoint's index of the same documents is one more expert.
 """
 
-import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+import importlib
+import logging
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,12 +17,11 @@ import numpy as np
 from moeir import variants
 from moeir.artifacts import manifests
 from moeir.artifacts.identity import read_unchanged
-from moeir.errors import ArtifactError, UsageError
+from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.fusion import FUSED, formulas
 from moeir.indexes.base import INDEX_AGAIN, NO_ROW, Index, SearchableIndex, fill_all_ranked_hits
-from moeir.indexes.exact_sum import fuse_exact, select_queries
-from moeir.indexes.segments import IndexFolder, check_ids, open_engine
-from moeir.indexes.subset import GROWTH, SPARE_HITS, SPARE_SHARE, CollapsedIndex, SubsetIndex
+from moeir.indexes.exact_sum import fuse_exact
+from moeir.indexes.subset import CollapsedIndex, SubsetIndex
 from moeir.parsing import check_count
 from moeir.records.ids import IdColumn
 from moeir.records.passages import collapse_ids
@@ -34,13 +34,12 @@ if TYPE_CHECKING:
 
     from moeir.architectures.checkpoint import RetrievalModel
 
-EXACT_SUM = "exact-sum"
+log = logging.getLogger(__name__)
 
 
-def parse_exact_sum(spec: str) -> tuple[bool, dict[str, Any]]:
-    """Whether a spec names the exact sum, which needs the engines, and its options; UsageError for an unknown spec."""
-    variant, options = variants.resolve_spec("fusion", spec)
-    return (True, {"search_deeper": options.get("deepen", False)}) if variant.name == EXACT_SUM else (False, {})
+def is_exact_sum(spec: str) -> bool:
+    """Whether a spec names the exact sum, which needs the engines; UsageError for an unknown spec."""
+    return variants.resolve_spec("fusion", spec)[0].name == "exact-sum"
 
 
 QUERIES_PER_BATCH = 256
@@ -162,7 +161,7 @@ class Searcher:
             raise UsageError("search: expected at least one query")
         experts = self.select_experts((expert,) if expert else ())
         list_depth = depth if len(experts) == 1 else max(depth, FUSION_DEPTH)
-        runs, _ = self.search_runs(names, contents, list_depth, experts, str(fuse or self.default_fusion))
+        runs = self.search_runs(names, contents, list_depth, experts, str(fuse or self.default_fusion))
         run = list(runs.values())[-1].top(depth)
         return [run.hits(name) for name in names] if ids is None else run
 
@@ -178,18 +177,16 @@ class Searcher:
         encoded: Iterable[tuple[int, Any]] | None = None,
         latency: LatencyRecorder | None = None,
         advance: Callable[[int], None] = lambda count: None,
-    ) -> tuple[dict[str, Run], dict[str, Any]]:
-        """One run per expert and, for several, `fused`; for an exact sum also how many queries have first ranks that are
-        proven to be exact.
+    ) -> dict[str, Run]:
+        """One run per expert and, for several, `fused`.
 
         `encoded` are the queries as `encode_batches` gives them, if they are encoded already. `latency` records the time of each step of
         each batch; `advance` is called with the number of finished queries.
         """
-        exact, options = parse_exact_sum(fuse)
+        exact = is_exact_sum(fuse)
         latency = LatencyRecorder(self.device) if latency is None else latency
         engines = {name: self.engines[name] for name in experts}
         parts: dict[str, list[HitColumns]] = {name: [] for name in [*experts, *([FUSED] if exact and len(experts) > 1 else [])]}
-        proven = dict.fromkeys(sorted({min(10, depth), depth}), 0)
         for first, batch in self.encode_batches(queries, batch_size, latency, experts) if encoded is None else encoded:
             count = len(batch[experts[0]])
             with latency.time_step("search", count):
@@ -197,9 +194,7 @@ class Searcher:
                 for name in engines:
                     self._check_hits(name, lists[name], (count, min(depth, len(self.ids))))
                 if FUSED in parts:
-                    sums = fuse_exact(engines, {name: batch[name] for name in experts}, lists, **options)
-                    proven = {size: proven[size] + int(sums.is_proven(size).sum()) for size in proven}
-                    lists[FUSED] = sums.rows, sums.scores
+                    lists[FUSED] = fuse_exact(engines, {name: batch[name] for name in experts}, lists)
             for name, (rows, scores) in lists.items():
                 query, rank = np.nonzero(rows >= 0)
                 parts[name].append((query + first, rows[query, rank], scores[query, rank]))
@@ -208,7 +203,7 @@ class Searcher:
         if len(runs) > 1 and not exact:
             with latency.time_step("fuse", len(queries)):
                 runs[FUSED] = formulas.fuse_runs(list(runs.values()), variants.bind_variant("fusion", fuse), depth)
-        return runs, {"proven": proven} if FUSED in parts else {}
+        return runs
 
     def _check_hits(self, name: str, hits: tuple[np.ndarray, np.ndarray], shape: tuple[int, int]) -> None:
         """UsageError if what an engine found, which may be own code, is not rows and scores [Q, K]."""
@@ -294,13 +289,11 @@ def open_index(
         from moeir.backbones.device import select_device  # with torch, which takes a second to load
 
         target = select_device(device)
-    folders = [IndexFolder.read(one, facts) for one, facts in zip(paths, counts, strict=True)]
-    parts = [part for folder in folders for part in _open_segments(folder, target)]
-    all_ids = IdColumn.concatenate([ids for folder in folders for ids in folder.segment_ids])
+    ids = [IdColumn.read(one / "ids.txt") for one in paths]
+    parts = [_open_engines(one, facts["experts"], own, target) for one, facts, own in zip(paths, counts, ids, strict=True)]
+    all_ids = IdColumn.concatenate(ids)
     order = id_ranks(all_ids)
-    starts = np.cumsum([0, *(len(folder.is_deleted) for folder in folders)])
-    rows = [folder.rows + start for folder, start in zip(folders, starts.tolist(), strict=False)]
-    _check_disjoint(paths, rows, all_ids.byte_strings, order)
+    _check_disjoint(paths, ids, all_ids.byte_strings, order)
     engines: dict[str, SearchableIndex] = dict(parts[0])
     if len(paths) > 1 and (text_engine := next((name for name, engine in engines.items() if engine.kind == "text"), None)):
         whole = "weighs terms by how many documents of the whole collection have them; index it in one piece"
@@ -317,20 +310,22 @@ def open_index(
             checkpoint.select_prompt(prompt)
         precision = select_dtype(dtype, target, inference=True)
         checkpoint.pack_for_inference(precision)
-    searcher = Searcher(paths, all_ids, engines, order, checkpoint, precision, target)
-    return searcher if sum(map(len, rows)) == len(all_ids) else searcher._select_rows(np.concatenate(rows))
+    return Searcher(paths, all_ids, engines, order, checkpoint, precision, target)
 
 
-def _open_segments(folder: IndexFolder, device: str) -> Iterator[dict[str, Index]]:
-    """The engines of each segment, by expert."""
-    for segment, ids in zip(folder.segments, folder.segment_ids, strict=True):
-        order = id_ranks(ids)
-        engines = {expert: open_engine(segment, expert, spec, order, device) for expert, spec in folder.engines.items()}
-        for expert, engine in engines.items():
-            if len(engine) != len(ids):
-                counts = f"expected {len(ids)} documents by ids.txt, found {len(engine)}"
-                raise ArtifactError(f"{segment / expert}: damaged: {counts}; {INDEX_AGAIN}")
-        yield engines
+def _open_engines(path: Path, specs: Mapping[str, str], ids: IdColumn, device: str) -> dict[str, Index]:
+    """The engines of an index by expert; ArtifactError if this version has no such engine, or if one holds other documents."""
+    order, engines = id_ranks(ids), dict[str, Index]()
+    for expert, spec in specs.items():
+        try:
+            variant = variants.find_variant("indexes", variants.parse_spec(spec).name)
+        except UsageError as problem:
+            raise ArtifactError(f"{path}: {problem}") from None
+        engine: type[Index] = getattr(importlib.import_module(variant.module), variant.symbol)
+        engines[expert] = engine.open(path / expert, id_ranks=order, device=device)
+        if (count := len(engines[expert])) != len(ids):
+            raise ArtifactError(f"{path / expert}: damaged: expected {len(ids)} documents by ids.txt, found {count}; {INDEX_AGAIN}")
+    return engines
 
 
 def _check_compatible(paths: Sequence[Path], counts: Sequence[Mapping[str, Any]]) -> None:
@@ -343,18 +338,24 @@ def _check_compatible(paths: Sequence[Path], counts: Sequence[Mapping[str, Any]]
             raise ArtifactError(f"{path}: has {specs}; {paths[0]} has {first}; index all parts with the same --engine")
 
 
-def _check_disjoint(paths: Sequence[Path], rows: Sequence[np.ndarray], words: np.ndarray, order: np.ndarray) -> None:
-    """ArtifactError if two indexes share a document; `rows` of each index, words [N] and their ranks `order` [N] of all rows."""
-    if len(paths) == 1:
-        return
-    all_rows = np.concatenate(rows)
-    by_id = np.argsort(order[all_rows])
-    names, owners = words[all_rows[by_id]], np.repeat(np.arange(len(paths)), list(map(len, rows)))[by_id]
-    shared = np.flatnonzero((names[1:] == names[:-1]) & (owners[1:] != owners[:-1]))
-    if len(shared):
+def _check_disjoint(paths: Sequence[Path], ids: Sequence[IdColumn], words: np.ndarray, order: np.ndarray) -> None:
+    """ArtifactError if two indexes share a document; `ids` of each index, those of all as words [N], and their ranks `order` [N]."""
+    by_id = np.argsort(order)
+    names, owners = words[by_id], np.repeat(np.arange(len(paths)), list(map(len, ids)))[by_id]
+    shared = np.flatnonzero(names[1:] == names[:-1])
+    if len(paths) > 1 and len(shared):
         earlier, later = sorted(owners[shared[0] : shared[0] + 2].tolist())
         name = names[shared[0]].decode()
         raise ArtifactError(f"{paths[later]}: document {name!r} is in {paths[earlier]} too; parts of a collection share none")
+
+
+def check_ids(source: str, ids: Collection[str], known: Container[str], label: str, *, may_be_new: bool = False) -> None:
+    """Warn of ids that an index does not have; DataError if it has none of them, unless they `may_be_new`."""
+    unknown = [name for name in ids if name not in known]
+    if unknown and len(unknown) == len(ids) and not may_be_new:
+        raise DataError(f"{source}: none of its ids is in {label}, such as {unknown[0]!r}; expected ids of its documents")
+    if unknown:
+        log.warning("%s: %d of %d ids are not in %s, such as %r; they are left out", source, len(unknown), len(ids), label, unknown[0])
 
 
 class ShardedIndex(SearchableIndex):
@@ -375,23 +376,11 @@ class ShardedIndex(SearchableIndex):
         return int(self._starts[-1])
 
     def _search_into(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
-        """Search each part as deep as an even spread of the best documents needs, and deeper while it may have more of them."""
-        pending, share = np.arange(len(rows)), SPARE_SHARE * depth / len(self) if self.exact else 1.0
-        while len(pending):
-            wanted = select_queries(queries, pending)
-            depths = [min(depth, len(part), math.ceil(share * len(part)) + SPARE_HITS) for part in self.parts]
-            lists = [part.search(wanted, part_depth) for part, part_depth in zip(self.parts, depths, strict=True)]
-            starts = self._starts[:-1].tolist()
-            hits = [np.where(part_rows == NO_ROW, NO_ROW, part_rows + start) for (part_rows, _), start in zip(lists, starts, strict=True)]
-            values = np.concatenate([part_scores for _, part_scores in lists], axis=1)
-            best = np.full((len(pending), depth), NO_ROW), np.full((len(pending), depth), -np.inf, dtype=np.float32)
-            fill_all_ranked_hits(np.concatenate(hits, axis=1), values, self.id_ranks, *best)
-            rows[pending], scores[pending] = best
-            limits = zip(self.parts, lists, depths, strict=True)
-            unseen = [own[:, -1] for part, (_, own), part_depth in limits if part_depth < min(depth, len(part))]  # at most these scores
-            is_open = [(scores_of_part >= best[1][:, -1]) & (scores_of_part > -np.inf) for scores_of_part in unseen]
-            pending = pending[np.any(is_open, axis=0)] if is_open else pending[:0]
-            share *= GROWTH
+        lists = [part.search(queries, depth) for part in self.parts]
+        starts = self._starts[:-1].tolist()
+        hits = [np.where(part_rows == NO_ROW, NO_ROW, part_rows + start) for (part_rows, _), start in zip(lists, starts, strict=True)]
+        values = [part_scores for _, part_scores in lists]
+        fill_all_ranked_hits(np.concatenate(hits, axis=1), np.concatenate(values, axis=1), self.id_ranks, rows, scores)
 
     def _score_pairs(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
         scores = np.empty(len(document_rows), dtype=np.float32)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from moeir import settings, variants
 from moeir.errors import UsageError
 from moeir.parsing import preview
-from moeir.retrieval.searcher import parse_exact_sum
+from moeir.retrieval.searcher import is_exact_sum
 from moeir.settings import option
 
 MAX_CHARACTERS, MAX_HITS, MAX_EXPLAINED = 10_000, 20_000, 256  # of a query; of all queries of a request
@@ -67,5 +67,5 @@ class SearchRequest:
             raise UsageError("--explain: a server with --collapse finds documents by their passages, which alone can be explained")
         if variants.own_module(request.fuse or ""):
             raise UsageError(f"--fuse {request.fuse}: expected a method that moeir variants fusion lists")
-        parse_exact_sum(request.fuse or "came-sum")
+        is_exact_sum(request.fuse or "came-sum")
         return request

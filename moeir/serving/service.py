@@ -70,7 +70,7 @@ class ServedIndex:
             names = list(map(str, range(len(queries))))
             is_exact = len(experts) == 1 and searcher.engines[experts[0]].exact and self.reranker is None
             depth = max(request.k for request in requests) if is_exact else limits.depth
-            runs, _ = searcher.search_runs(names, queries, depth, experts, fuse, encoded=[(0, _concatenate(encoded))])
+            runs = searcher.search_runs(names, queries, depth, experts, fuse, encoded=[(0, _concatenate(encoded))])
         except MoeirError as problem:
             return [problem] * len(requests)
         start, answers = 0, list[str | MoeirError]()

@@ -143,7 +143,7 @@ class Calibrate(Stage):
             if not judged:
                 raise DataError(f"{self.queries}: none of its queries is judged in {self.qrels}; do the ids agree?")
             experts, contents = list(searcher.engines), list(judged.values())
-            runs, _ = searcher.search_runs(list(judged), contents, self.depth, experts, "came-sum", batch_size=self.batch_size)
+            runs = searcher.search_runs(list(judged), contents, self.depth, experts, "came-sum", batch_size=self.batch_size)
         facts = self._fit_weights({name: runs[name] for name in experts}, grades)
         kinds = checkpoint.architecture.representation_kinds
         all_weights = {name: own_weights.get(name, 1.0) * facts["weights"].get(name, 1.0) for name in kinds}

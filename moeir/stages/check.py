@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -147,16 +146,11 @@ class Check(Stage):
     def _check_encodings(self, folder: Path, findings: "Findings", context: "CheckContext") -> None:
         from moeir.artifacts import shards
         from moeir.data_checks import texts
-        from moeir.representations.encodings import open_shard
+        from moeir.representations.encodings import read_ids
 
-        all_ids: list[str] = []
-        for shard in shards.shard_folders(folder):
-            ids, representations = open_shard(shard)
-            all_ids += ids
-            for expert, representation in representations.items():
-                representation.check_rows(partial(findings.add_row_fault, str(shard / expert), ids))
+        ids = [name for shard in shards.shard_folders(folder) for name in read_ids(shard)]
         documents = None if context.documents is None else context.documents.by_id
-        texts.check_encoded_ids(str(folder / "ids.txt"), all_ids, findings, documents)
+        texts.check_encoded_ids(str(folder / "ids.txt"), ids, findings, documents)
 
     def _write_findings(self, findings: "Findings") -> None:
         from moeir.records import lines

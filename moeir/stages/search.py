@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 QUERIES_PER_BLOCK = 256  # searched and written together, or as many whole batches
-QUERIES, HITS, EMPTY, PROVEN, TRUNCATION = "queries", "hits", "without hits", "proven", "truncation"
+QUERIES, HITS, EMPTY, TRUNCATION = "queries", "hits", "without hits", "truncation"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class Search(Stage):
     )
     expert: tuple[str, ...] = option("Search these experts only; repeat the flag.", (), group="Search")
     fuse: str | None = option(
-        "Fusion method: exact-sum (missing scores are computed; exact-sum:deepen=true searches until the order is proven), came-sum …; "
+        "Fusion method: exact-sum (missing scores are computed), came-sum …; "
         "see: moeir variants fusion [default: rrf with a BM25 index beside, exact-sum where the checkpoint is trained as one score (mote, "
         "coil), else came-sum].",
         None,
@@ -64,8 +64,7 @@ class Search(Stage):
     )
     prompt: str | None = option("Name of the checkpoint's prompt before queries [default: its query prefix].", None, group="Search")
     explain: Path | None = option(
-        "File of explanations: rank, score and part of every expert for each document, with matching terms and tokens "
-        "(JSON lines; .tsv: numbers only).",
+        "File of explanations: rank, score and part of every expert for each document, with matching terms and tokens (JSON lines).",
         None,
         group="Output",
     )
@@ -82,11 +81,11 @@ class Search(Stage):
     output: Path = output_field("run", "A .trec file, - for stdout, or a folder.", STREAM)
 
     def check(self) -> None:
-        from moeir.retrieval.searcher import parse_exact_sum
+        from moeir.retrieval.searcher import is_exact_sum
 
         if self.fuse is not None:
             variants.import_code_of(self.fuse)
-            parse_exact_sum(self.fuse)
+            is_exact_sum(self.fuse)
         if len({path.resolve() for path in self.index}) < len(self.index):
             raise UsageError("--index: the same index is given twice; parts of a collection share no documents")
         if not all(text.strip() for text in self.query):
@@ -158,9 +157,9 @@ class Search(Stage):
                         latency.end_warm_up(warm_up)
                     truncation = {} if searcher.checkpoint is None else searcher.checkpoint.truncation
                     truncation.clear()  # of the warm-up, and of blocks that are counted
-                    runs_by_name, facts = search(ids, contents, advance=meter.advance)
+                    runs_by_name = search(ids, contents, advance=meter.advance)
                     cut = {f"{TRUNCATION} {name}": number for name, number in truncation.get("query", {}).items()}
-                    files.add_block(runs_by_name, _count_hits(runs_by_name, facts) | cut)
+                    files.add_block(runs_by_name, _count_hits(runs_by_name) | cut)
                 files.finish()
             if searcher.checkpoint is not None:
                 searcher.checkpoint.truncation["query"] = Counter(_select_counts(files.counts, TRUNCATION))
@@ -168,17 +167,13 @@ class Search(Stage):
             for expert in experts:
                 if empty := files.counts[f"{EMPTY} {expert}"]:
                     log.warning("%s: %d of %d queries found no document", expert, empty, count)
-            facts = {"proven": proven} if (proven := _select_counts(files.counts, PROVEN)) else {}
-            if facts:
-                shown = (f"the first {size} for {proven[size]} of {count} queries" for size in proven)
-                log.info("%s: proven to be the order of all documents: %s", fuse, ", ".join(shown))
             if self.explain is not None:
                 self._write_explanations(searcher, runs_by_name, fuse, ids, contents)
             machine = latency_module.machine_info(searcher.device, searcher.paths, searcher.engines.keys() - set(experts))
             speed_facts = {"batch_size": self.batch_size, **latency.speed(), "machine": machine}
             precision = {} if searcher.checkpoint is None else {"dtype": str(searcher.dtype)}
             hits = _select_counts(files.counts, HITS)
-            return {"queries": count, "experts": experts, "hits": hits, **precision, **facts, "speed": speed_facts}
+            return {"queries": count, "experts": experts, "hits": hits, **precision, "speed": speed_facts}
 
     def _write_explanations(
         self, searcher: "Searcher", runs_by_name: "dict[str, Run]", fuse: str, names: list[str], queries: list[str]
@@ -192,15 +187,15 @@ class Search(Stage):
         explainer = explain_module.Explainer(searcher, runs_by_name, fuse, texts)
         encoded = searcher.encode_batches(queries, self.batch_size, LatencyRecorder())
         explanations = explainer.explain_all(names, queries, encoded)
-        explain_module.write_explanations(explanations, self.explain, atomic_write.final_path(self.explain).name)
+        explain_module.write_explanations(explanations, self.explain)
 
 
-def _count_hits(runs_by_name: "Mapping[str, Run]", facts: Facts) -> dict[str, int]:
-    """What the blocks of a search add up to: queries; hits and queries without a hit, by run; queries with proven lists, by depth."""
+def _count_hits(runs_by_name: "Mapping[str, Run]") -> dict[str, int]:
+    """What the blocks of a search add up to: queries; hits and queries without a hit, by run."""
     counts = {QUERIES: len(next(iter(runs_by_name.values())))}
     for name, run in runs_by_name.items():
         counts |= {f"{HITS} {name}": len(run.scores), f"{EMPTY} {name}": int((run.starts[1:] == run.starts[:-1]).sum())}
-    return counts | {f"{PROVEN} {size}": count for size, count in facts.get("proven", {}).items()}
+    return counts
 
 
 def _select_counts(counts: Mapping[str, int], kind: str) -> dict[str, int]:

@@ -149,7 +149,7 @@ def came(checkpoint, shop, tmp_path_factory):
     return model, encodings
 
 
-@pytest.mark.parametrize("engine", ["lexical=inverted:quantise=8", "global=faiss:factory=SQ8,rescore=true"])
+@pytest.mark.parametrize("engine", ["lexical=inverted", "global=faiss:factory=SQ8,rescore=true"])
 def test_an_engine_of_the_processor_answers_queries_of_the_device(engine, came, both, shop, tmp_path):
     if "faiss" in engine:
         pytest.importorskip("faiss")
@@ -166,7 +166,7 @@ def exact(came, tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("fuse", ["came-sum", "exact-sum:deepen=true"])
+@pytest.mark.parametrize("fuse", ["came-sum", "exact-sum"])
 def test_experts_are_fused_and_explained_as_on_the_cpu(fuse, exact, both, run, shop, tmp_path):
     command = (*SEARCH, "--index", exact, "--queries", shop / "queries.tsv", "--depth", 5, "--fuse", fuse)
     same(*both("runs", *command))

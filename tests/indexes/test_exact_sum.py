@@ -1,4 +1,4 @@
-"""Pair scores equal those of search, and proven ranks of the fused sum are those over all documents."""
+"""Pair scores equal those of search, and the fused sum has the sums over all documents."""
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from moeir.representations.dense import Dense
 from moeir.representations.multivector import MultiVector
 from moeir.representations.sparse import Sparse
 from tests.indexes import engine_checks
+from tests.indexes.engine_checks import same_bytes
 from tests.oracles import search as oracle
 from tests.representations import test_representations
 
@@ -33,9 +34,9 @@ def build_index(documents, id_ranks=None) -> dict[str, Index]:
     return {name: engine_checks.build_index(ENGINES[name], texts, id_ranks=id_ranks) for name, texts in documents.items()}
 
 
-def fuse(engines, queries, depth, **options):
+def fuse(engines, queries, depth):
     """The fused lists of a search to this depth."""
-    return fuse_exact(engines, queries, {name: engine.search(queries[name], depth) for name, engine in engines.items()}, **options)
+    return fuse_exact(engines, queries, {name: engine.search(queries[name], depth) for name, engine in engines.items()})
 
 
 def all_scores(index: Index, queries):
@@ -73,27 +74,22 @@ def test_pairs_of_bm25_score_the_very_number_of_the_search():
     names=st.lists(st.sampled_from(sorted(ENGINES)), min_size=2, max_size=4, unique=True),
     count=st.integers(1, 14),
     depth=st.integers(1, 15),
-    deepen=st.booleans(),
     random=st.randoms(use_true_random=False),
 )
 @settings(deadline=None, max_examples=60)
-def test_proven_ranks_are_those_of_the_sum_over_all_documents(seed, names, count, depth, deepen, random):
+def test_sums_are_those_over_all_documents_and_so_are_their_ranks_in_full_lists(seed, names, count, depth, random):
     id_ranks = random.sample(range(count), count)
     engines = build_index({name: random_texts(name, count, seed + 1) for name in names}, np.array(id_ranks))
     queries = {name: random_texts(name, 5, seed) for name in names}
-    fused = fuse(engines, queries, depth, search_deeper=deepen)
+    rows, scores = fuse(engines, queries, depth)
     full = {name: all_scores(engine, queries[name]) for name, engine in engines.items()}
     for line in range(5):
         experts = [full[name][line] for name in names]
         others = [score_if_not_found(engines[name], queries[name], line) for name in names]
         everything = {row: score for row, score in oracle.sum_experts(experts, others).items() if score > -np.inf}
-        hits, expected = oracle.result_hits(fused.rows[line], fused.scores[line]), oracle.top_rows(everything, id_ranks, min(depth, count))
-        proven = int(fused.proven_depth[line])
-        assert hits[:proven] == expected[:proven]
-        assert all(everything[row] == score for row, score in hits)  # the score is right even if the rank is not proven
-        assert len(hits) == len(expected) or not deepen
-        if deepen or depth >= count:
-            assert hits == expected and fused.is_proven(depth)[line]
+        hits, expected = oracle.result_hits(rows[line], scores[line]), oracle.top_rows(everything, id_ranks, min(depth, count))
+        assert all(everything[row] == score for row, score in hits)
+        assert hits == expected or depth < count
 
 
 def test_by_hand():
@@ -101,16 +97,7 @@ def test_by_hand():
     documents = {"global": torch.tensor([[9.0], [0.0], [8.0]]), "lexical": torch.tensor([[0.0], [9.0], [8.0]])}
     engines = build_index({"global": Dense(documents["global"]), "lexical": Sparse.from_matrix(documents["lexical"])})
     queries = {"global": Dense(torch.ones(1, 1)), "lexical": Sparse.from_matrix(torch.ones(1, 1))}
-    fused = fuse(engines, queries, 2)
-    assert (fused.rows.tolist(), fused.scores.tolist(), fused.proven_depth.tolist()) == ([[2, 1]], [[16.0, 9.0]], [0])
-    deeper = fuse(engines, queries, 2, search_deeper=True)
-    assert (deeper.rows.tolist(), deeper.proven_depth.tolist()) == ([[2, 1]], [2])
-
-
-def test_a_rank_is_proven_where_its_sum_is_above_all_that_was_not_looked_at():
-    engines = build_index({"global": Dense(torch.tensor([[9.0], [4.0], [1.0]])), "lexical": random_texts("lexical", 3, 0)})
-    fused = fuse(engines, {"global": Dense(torch.ones(1, 1)), "lexical": Sparse.from_matrix(torch.zeros(1, TERMS))}, 2)
-    assert fused.scores.tolist() == [[9.0, 4.0]] and fused.proven_depth.tolist() == [1]  # document 2 could tie with 4
+    assert [column.tolist() for column in fuse(engines, queries, 2)] == [[[2, 1]], [[16.0, 9.0]]]
 
 
 def test_batches_change_no_byte():
@@ -119,19 +106,12 @@ def test_batches_change_no_byte():
     together = fuse(engines, queries, 7)
     for line in range(6):
         alone = fuse(engines, {name: queries[name].select(torch.tensor([line])) for name in ENGINES}, 7)
-        assert alone.rows[0].tobytes() == together.rows[line].tobytes() and alone.scores[0].tobytes() == together.scores[line].tobytes()
+        assert same_bytes([column[0] for column in alone], [column[line] for column in together])
 
 
 def test_indexes_without_documents_give_nothing():
     engines = build_index({"global": Dense(torch.zeros(0, 3)), "lexical": Sparse.from_matrix(torch.zeros(0, TERMS))})
-    assert fuse(engines, {name: random_texts(name, 2, 0) for name in engines}, 5, search_deeper=True).rows.shape == (2, 0)
-
-
-def test_an_engine_that_is_not_exact_proves_nothing(monkeypatch):
-    monkeypatch.setattr(Flat, "exact", False)
-    engines = build_index({name: random_texts(name, 6, 3) for name in ("global", "lexical")})
-    queries = {name: random_texts(name, 2, 4) for name in engines}
-    assert fuse(engines, queries, 6, search_deeper=True).proven_depth.tolist() == [0, 0]
+    assert fuse(engines, {name: random_texts(name, 2, 0) for name in engines}, 5)[0].shape == (2, 0)
 
 
 def test_an_engine_that_cannot_score_chosen_documents_says_so(monkeypatch):

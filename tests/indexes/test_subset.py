@@ -141,20 +141,3 @@ def test_a_search_goes_deeper_until_it_has_enough_or_all(hits, rows, depths, fou
 @pytest.mark.parametrize("hits", [0, 1])
 def test_an_approximate_index_of_one_document_has_a_subset(hits):
     assert SubsetIndex(FirstRows(hits, 1), np.array([0]), np.array([0])).search(["any"], 3)[0].tolist() == [[0 if hits else -1]]
-
-
-def test_stored_documents_alone_or_before_others_make_the_files_of_a_new_index(built, tmp_path):
-    index, documents, _, _ = built
-    chosen = {"all": range(DOCUMENTS), "a third": range(0, DOCUMENTS, 3), "one": [5], "four": [0, 1, 298, 299]}
-    cases = {name: ([index.stored_documents(np.asarray(rows))], rows) for name, rows in chosen.items()}
-    first, last = np.arange(0, DOCUMENTS, 2), np.arange(1, DOCUMENTS, 2)
-    before = [index.stored_documents(first[:9]), index.stored_documents(first[9:]), select(documents, last)]
-    cases["before others"] = (before, np.concatenate([first, last]))
-    for name, (stored, rows) in cases.items():
-        assert sum(map(len, stored)) == len(rows)
-        for folder, shards in {f"{name}, stored": stored, f"{name}, new": [select(documents, rows)]}.items():
-            again = type(index)()
-            for shard in shards:
-                again.add(shard)
-            again.save(tmp_path / folder)
-        assert read_files(tmp_path / f"{name}, stored") == read_files(tmp_path / f"{name}, new"), name

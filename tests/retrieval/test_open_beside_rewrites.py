@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from moeir.architectures.checkpoint import open_checkpoint
-from moeir.indexes.segments import IndexFolder
+from moeir.records.ids import IdColumn
 from moeir.representations import encodings as opened_encodings
 from moeir.representations.encodings import open_encodings
 from moeir.retrieval.searcher import open_index
@@ -59,7 +59,7 @@ def test_an_index_opened_beside_rewrites_is_one_of_the_two(opens, documents, tmp
 
 def test_an_index_replaced_between_two_of_its_files_is_opened_again(two_orders, monkeypatch):
     path, other = two_orders
-    read = IndexFolder.read.__func__
+    read = IdColumn.read.__func__
 
     def read_and_replace(cls, *arguments):
         folder = read(cls, *arguments)
@@ -68,14 +68,14 @@ def test_an_index_replaced_between_two_of_its_files_is_opened_again(two_orders, 
             other.rename(path)
         return folder
 
-    monkeypatch.setattr(IndexFolder, "read", classmethod(read_and_replace))
+    monkeypatch.setattr(IdColumn, "read", classmethod(read_and_replace))
     assert find_first(open_index(path), range(50)) == [f"d{number}" for number in range(50)]
     assert path.with_name("earlier").is_dir()
 
 
 def test_an_index_removed_while_it_is_opened_is_missing(two_orders, monkeypatch):
     path, _ = two_orders
-    monkeypatch.setattr(IndexFolder, "read", lambda *arguments: path.rename(path.with_name("elsewhere")) / "ids.txt")
+    monkeypatch.setattr(IdColumn, "read", lambda *arguments: path.rename(path.with_name("elsewhere")) / "ids.txt")
     with pytest.raises(Exception, match=f"{path}: no such index"):
         open_index(path)
 

@@ -125,7 +125,6 @@ REFUSALS = {
     "encode --model came --corpus toy/corpus.jsonl --shard 0/9 --output x": "expected at most 1 shards",
     "index --encodings enc --engine lexical=maxsim --output x": "takes multivector representations",
     "index --encodings enc --engine maxsim --output x": "name its expert",
-    "index --index bm25 --add enc --output x": "--add enc: expected texts",
     "index --corpus toy/corpus.jsonl --engine bm25 --output a.trec": "a.trec: exists and was not made by moeir",
     "index --encodings enc --engine global=flat global=scan --output x": "--engine global=flat: its expert has another --engine",
     "search --index idx --queries toy/test-queries.tsv --expert none --output x": "none",

@@ -5,8 +5,8 @@ import shutil
 import pytest
 
 from tests.conftest import run_in_process
-from tests.index_sequences import read_files
 from tests.processes import run_captured, run_processes
+from tests.split_encodings import read_files
 from tests.stage_scenarios import write_long_corpus
 
 

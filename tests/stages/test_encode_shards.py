@@ -8,7 +8,7 @@ import pytest
 from moeir.artifacts.shards import Shard, finished_shards, missing_shards, shard_folders
 from moeir.errors import ArtifactError, UsageError
 from tests.conftest import run_in_process
-from tests.index_sequences import read_files
+from tests.split_encodings import read_files
 
 
 @pytest.fixture(scope="module")

@@ -74,7 +74,7 @@ def test_a_missing_main_output_is_made_again_and_the_side_one_is_not_touched(moe
 
 
 def test_force_refuses_a_folder_that_holds_what_its_manifest_does_not_list(moeir: Moeir) -> None:
-    bm25 = ("index", "--index", "idx", "--compact", "--output", "new", "--force")
+    bm25 = ("index", "--corpus", "queries.tsv", "--engine", "bm25", "--output", "new", "--force")
     assert moeir(*bm25).code == 0
     write_user_files(Path("new"))
     (Path("new") / "bm25/note").write_text("mine", encoding="utf-8")

@@ -43,7 +43,7 @@ CHAIN = {  # what makes a product, with relative or absolute paths, and the flag
     "encodings": ("encode --model {folder}/came --corpus {folder}/secret-corpus.jsonl --output secret-enc", "secret-enc", ""),
     "shards": (f"encode --model came {CORPUS} --shard 0/1 --output secret-enc", "secret-enc", ""),
     "index": ("index --encodings {folder}/enc --output secret-idx", "secret-idx", ""),
-    "updated index": ("index --index {folder}/idx --delete secret-ids.txt --output secret-idx", "secret-idx", ""),
+    "a smaller index": ("index --encodings {folder}/enc --delete secret-ids.txt --output secret-idx", "secret-idx", ""),
     "search": (f"search --index idx {QUERIES} --explain secret-why.jsonl --output {{folder}}/secret.trec", "secret.trec", QRELS),
     "rerank": (f"rerank --model secret-lce --run secret-bm25.trec {QUERIES} {CORPUS} --output secret.trec", "secret.trec", QRELS),
 }

@@ -36,9 +36,7 @@ def search(indexes: list[Path], toy: Path, output: Path, *more: object) -> dict[
     return {path.name: path.read_text() for path in output.glob("*.trec")}
 
 
-@pytest.mark.parametrize(
-    ("fuse", "depth"), [("came-sum", 3), ("came-sum", 100), ("rrf", 3), ("exact-sum", 3), ("exact-sum:deepen=true", 3)]
-)
+@pytest.mark.parametrize(("fuse", "depth"), [("came-sum", 3), ("came-sum", 100), ("rrf", 3), ("exact-sum", 3)])
 def test_parts_are_searched_as_one_index_is(indexes: dict[int, list[Path]], toy: Path, tmp_path: Path, fuse: str, depth: int) -> None:
     runs = {count: search(own, toy, tmp_path / str(count), "--fuse", fuse, "--depth", depth) for count, own in indexes.items()}
     assert sorted(runs[1]) == sorted(f"{name}.trec" for name in RUNS)

@@ -22,11 +22,8 @@ class CheckContext:
     dev_queries: SeenTexts = field(default_factory=SeenTexts)
 
 
-def check_examples(file: FileFindings, context: CheckContext, foreign: Iterator[Example] | None) -> Iterator[str]:
-    """Lines of a repaired copy: all but those of the query of an earlier one.
-
-    A DPR array and `foreign`, the examples of another format, are checked up to the first fault of their form, and have no copy.
-    """
+def check_examples(file: FileFindings, context: CheckContext, foreign: Iterator[Example] | None) -> None:
+    """Check examples: each line of a file, a DPR array or `foreign`, the examples of another format, up to the first fault of its form."""
     seen_ids: set[str] = set()
     for where, content in _locate_examples(file, foreign):
         try:
@@ -34,14 +31,12 @@ def check_examples(file: FileFindings, context: CheckContext, foreign: Iterator[
             example = examples.parse_example(record, where, provenance=True)
         except DataError as problem:
             file.add_error(problem)
-            yield content
             continue
         if example.query_id in seen_ids:
             file.add(where, "duplicate", f"query {example.query_id!r} occurs on an earlier line too")
             continue
         seen_ids.add(example.query_id)
         _check_example(example, where, file, context)
-        yield content
 
 
 def _locate_examples(file: FileFindings, foreign: Iterator[Example] | None) -> Iterator[tuple[str, Any]]:
@@ -51,7 +46,6 @@ def _locate_examples(file: FileFindings, foreign: Iterator[Example] | None) -> I
     if foreign is None and not dpr.is_array(first[1]):
         yield from ((f"{file.name}:{number}", line) for number, line in chain([first], numbered) if line.strip())
         return
-    file.refuse_copy("it has no lines of examples; moeir convert --to examples writes them")
     try:
         if foreign is not None:
             yield from ((file.name, examples.example_to_record(example)) for example in foreign)

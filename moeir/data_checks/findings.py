@@ -7,17 +7,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from moeir.errors import DataError, UsageError
+from moeir.errors import DataError
 from moeir.parsing import escape_controls, shorten_message
 from moeir.records import lines
 
 FAULT_KINDS = {  # and what to do
     "faulty-file": "check the path, or fetch the file again",
     "faulty-line": "repair or delete the line",
-    "not-utf8": "convert the file to UTF-8; --fix reads such lines as Windows-1252",
-    "control-character": "remove it; --fix writes a space instead",
-    "mojibake": "the text was decoded with another encoding than its own, as Windows-1252 for UTF-8; --fix decodes it again",
-    "duplicate": "keep one of them; --fix keeps the first",
+    "not-utf8": "convert the file to UTF-8",
+    "control-character": "remove it",
+    "mojibake": "the text was decoded with another encoding than its own, as Windows-1252 for UTF-8; decode it again",
+    "duplicate": "keep one of them",
     "empty-text": "give it a text or delete it, or keep it with --keep-empty",
     "duplicate-text": "one of them may be judged and the other not, which distorts evaluation",
     "query-in-corpus": "leave the document out when its query is evaluated, or --allow query-in-corpus",
@@ -51,13 +51,10 @@ class FindingGroup:
 
 
 class Findings:
-    """Findings by file and kind, with at most `max_lines` lines of each, 0 for all; `allowed` kinds become notes.
+    """Findings by file and kind, with at most `max_lines` lines of each, 0 for all; `allowed` kinds become notes."""
 
-    `copying` says that repaired copies of the files are written.
-    """
-
-    def __init__(self, max_lines: int = 5, allowed: Collection[str] = (), *, copying: bool = False) -> None:
-        self._max_lines, self._notes, self.copying = max_lines, NOTES.union(allowed), copying
+    def __init__(self, max_lines: int = 5, allowed: Collection[str] = ()) -> None:
+        self._max_lines, self._notes = max_lines, NOTES.union(allowed)
         self._groups: dict[tuple[str, str], FindingGroup] = {}
 
     def add(self, file: str, where: str, kind: str, message: str) -> None:
@@ -133,11 +130,6 @@ class FileFindings:
         """Add a reader's error as a finding at the location with which it begins."""
         where, _, message = str(problem).partition(": ")
         self.add(where, "faulty-file" if where == self.name else "faulty-line", message)
-
-    def refuse_copy(self, reason: object) -> None:
-        """UsageError if repaired copies are written and this file cannot have one."""
-        if self.findings.copying:
-            raise UsageError(f"--fix: {self.name} cannot be copied: {str(reason).removeprefix(f'{self.name}: ')}")
 
     def check_references(self, where: str, query: str, *documents: str) -> None:
         """Add a finding if the query or a document of a line is unknown; a document whose passages are in the corpus is not."""

@@ -10,8 +10,8 @@ from moeir.records import qrels
 from moeir.records.ids import parse_id
 
 
-def check_qrels(file: FileFindings) -> Iterator[str]:
-    """Lines of a repaired copy: all but those with the judgement of an earlier one."""
+def check_qrels(file: FileFindings) -> None:
+    """Check the judgements of a file."""
     judged, parser = dict[str, dict[str, int]](), qrels.JudgementParser(file.name)
     for number, line in _numbered_lines(file):
         where = f"{file.name}:{number}"
@@ -22,9 +22,8 @@ def check_qrels(file: FileFindings) -> Iterator[str]:
         except DataError as problem:
             file.add_error(problem)
         else:
-            if judgement is not None and _is_repeated(judgement, where, file, judged):
-                continue
-        yield line
+            if judgement is not None:
+                _check_judgement(judgement, where, file, judged)
     for query, grades in judged.items():
         if max(grades.values()) <= 0:
             file.add(file.name, "no-relevant", f"query {query!r} has {len(grades)} judgements and no relevant document")
@@ -37,16 +36,13 @@ def _numbered_lines(file: FileFindings) -> Iterator[tuple[int, str]]:
     return ((number, "\t".join(map(str, row))) for number, (_, row) in enumerate(qrels.read_remote(str(file.path)), 1))
 
 
-def _is_repeated(judgement: tuple[str, str, int], where: str, file: FileFindings, judged: qrels.Qrels) -> bool:
-    """Check a judgement; whether an earlier line has it too."""
+def _check_judgement(judgement: tuple[str, str, int], where: str, file: FileFindings, judged: qrels.Qrels) -> None:
     query, document, grade = judgement
     pair, grades = f"query {query!r}, document {document!r}", judged.setdefault(query, {})
     if document not in grades:
         file.check_references(where, query, document)
     elif grades[document] == grade:
         file.add(where, "duplicate", f"{pair}: judged on an earlier line too")
-        return True
     else:
         file.add(where, "grades-disagree", f"{pair}: {grade} here, {grades[document]} on an earlier line")
     grades.setdefault(document, grade)
-    return False

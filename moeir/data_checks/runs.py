@@ -1,7 +1,5 @@
 """Checks of runs: faulty lines, ranks in another order than the scores, and repeated documents."""
 
-from collections.abc import Iterator
-
 from moeir.data_checks.findings import FileFindings
 from moeir.data_checks.tolerant_lines import read_tolerantly
 from moeir.errors import DataError
@@ -9,8 +7,8 @@ from moeir.records import runs
 from moeir.records.ids import parse_id
 
 
-def check_run(file: FileFindings) -> Iterator[str]:
-    """Lines of a repaired copy: all but those with a document of an earlier line of the query's list."""
+def check_run(file: FileFindings) -> None:
+    """Check the hits of a run."""
     listed = set[int]()  # hashes, in a fraction of the memory of the ids
     last_hits = dict[str, tuple[int, float]]()  # rank and score on the last line of each query
     for number, line in read_tolerantly(file):
@@ -23,7 +21,6 @@ def check_run(file: FileFindings) -> Iterator[str]:
                 parse_id(word, where)
         except DataError as problem:
             file.add_error(problem)
-            yield line
             continue
         file.check_references(where, query, document)
         if (key := hash((query, document))) in listed:
@@ -35,5 +32,4 @@ def check_run(file: FileFindings) -> Iterator[str]:
             hits = f"rank {rank}, score {runs.format_score(score)} under rank {rank_above}, score {runs.format_score(score_above)}"
             file.add(where, "rank-order", f"query {query!r}: {hits}")
         last_hits[query] = rank, score
-        yield line
     file.add_absent_queries(last_hits, "query-without-hits", "are not in the run")

@@ -1,14 +1,13 @@
 """Checks of corpora and queries: faulty lines, repeated ids and texts, queries that are documents; checks of the ids of encodings."""
 
-import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from moeir import data_sources
 from moeir.data_checks.findings import FileFindings, Findings
-from moeir.data_checks.tolerant_lines import read_tolerantly, repair_record
+from moeir.data_checks.tolerant_lines import check_characters, read_tolerantly
 from moeir.errors import DataError
-from moeir.records import lines, texts
+from moeir.records import texts
 from moeir.records.texts import Text, TextForm
 
 
@@ -25,11 +24,10 @@ def fingerprint(text: str) -> int:
     return hash(" ".join(text.lower().split()))
 
 
-def check_texts(file: FileFindings, seen: SeenTexts, queries: SeenTexts | None = None, *, keep_empty: bool = False) -> Iterator[str]:
-    """Lines of a repaired copy: all but those with the id of an earlier one, with repaired texts and titles.
+def check_texts(file: FileFindings, seen: SeenTexts, queries: SeenTexts | None = None, *, keep_empty: bool = False) -> None:
+    """Check texts, which are added to `seen`; documents are looked for among the `queries`.
 
-    Every text is added to `seen`, and documents are looked for among the `queries`. Sources that are not lines (DPR's questions, `hf:`,
-    `irds:`, `TEXTS#QRELS`) are checked as far as they can be read.
+    Sources that are not lines (DPR's questions, `hf:`, `irds:`, `TEXTS#QRELS`) are checked as far as they can be read.
     """
     source = str(file.path)
     try:
@@ -37,30 +35,19 @@ def check_texts(file: FileFindings, seen: SeenTexts, queries: SeenTexts | None =
             form, contents = TextForm("rows"), texts.read_records(source)
         else:
             form, contents = texts.split_records(source, read_tolerantly(file))
-        if form.kind in ("array", "answers"):
-            file.refuse_copy("its questions have no lines of ids and texts; moeir convert --to texts writes them")
-        if form.header:
-            yield form.header
         for where, content in contents:
             try:
                 record = form.parse(content, where)
-                repaired = repair_record(record, where, file)
-                text = texts.parse_text(repaired, where)
+                check_characters(record, where, file)
+                text = texts.parse_text(record, where)
             except DataError as problem:
                 file.add_error(problem)
-                repaired = record = None
+                continue
+            if text.id in seen.by_id:
+                file.add(where, "duplicate", f"{text.id!r} occurs on an earlier line too")
             else:
-                if text.id in seen.by_id:
-                    file.add(where, "duplicate", f"{text.id!r} occurs on an earlier line too")
-                    continue
                 _check_text(text, where, file, seen, queries or SeenTexts(), keep_empty)
-            if isinstance(content, list):
-                columns = content if repaired == record else list(repaired.values())
-                yield lines.format_csv(columns) if form.header else "\t".join(columns)
-            else:
-                yield content if isinstance(content, str) and repaired == record else json.dumps(repaired, ensure_ascii=False)
     except DataError as problem:  # of a form beyond whose fault nothing can be read, such as a mark that is not closed
-        file.refuse_copy(problem)
         file.add_error(problem)
 
 

@@ -31,26 +31,20 @@ def read_tolerantly(file: FileFindings) -> Iterator[tuple[int, str]]:
                         text = line.decode("cp1252", errors="replace")
                     yield number, text.removesuffix("\r")
     except DataError as problem:
-        file.refuse_copy(problem)
         file.add_error(problem)
         return
     if is_empty:
         file.add(file.name, "faulty-file", "the file is empty")
 
 
-def repair_record(record: Any, where: str, file: FileFindings) -> Any:
-    """A record whose strings, but for its id, are without mojibake and control characters; each is a finding."""
-    if not isinstance(record, dict):
-        return record
-    is_text = {name: isinstance(value, str) and name not in texts.ID_FIELDS for name, value in record.items()}
-    return {name: _repair_text(value, where, file) if is_text[name] else value for name, value in record.items()}
-
-
-def _repair_text(text: str, where: str, file: FileFindings) -> str:
-    for kind, repair in (("mojibake", ftfy.fix_encoding), ("control-character", lambda text: CONTROL_CHARACTERS.sub(" ", text))):
-        if not (text.isascii() and text.isprintable()) and (repaired := repair(text)) != text:
-            first = next((index for index, (old, new) in enumerate(zip(text, repaired)) if old != new), len(repaired))
-            around = slice(max(0, first - 12), first + 13)
-            file.add(where, kind, f"{text[around]!r} should be {repaired[around]!r}")
-            text = repaired
-    return text
+def check_characters(record: Any, where: str, file: FileFindings) -> None:
+    """Add a finding for each string of a record, but for its id, that has mojibake or control characters."""
+    for name, text in record.items() if isinstance(record, dict) else ():
+        if not isinstance(text, str) or name in texts.ID_FIELDS or (text.isascii() and text.isprintable()):
+            continue
+        for kind, repair in (("mojibake", ftfy.fix_encoding), ("control-character", lambda text: CONTROL_CHARACTERS.sub(" ", text))):
+            if (repaired := repair(text)) != text:
+                first = next((index for index, (old, new) in enumerate(zip(text, repaired)) if old != new), len(repaired))
+                around = slice(max(0, first - 12), first + 13)
+                file.add(where, kind, f"{text[around]!r} should be {repaired[around]!r}")
+                text = repaired

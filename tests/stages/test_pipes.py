@@ -45,7 +45,6 @@ def test_what_another_pipe_holds_is_read_again(pipe: Callable[[str], Path], tmp_
     [
         (("convert", "--input", "PIPE", "--to", "msmarco-run"), "a pipe can be read once; give its format with --from"),
         (("evaluate", "--run", "PIPE", "--qrels", "qrels.tsv", "--compat", "beir"), "the run is read more than once; name a file"),
-        (("check", "--run", "PIPE", "--fix", "mended"), "--fix: copies keep the names of their files"),
         (
             ("convert", "--input", "PIPE", "--from", "msmarco-run", "--to", "texts", "--output", "x", "--dry-run"),
             "--to texts: pipe.trec is",

@@ -58,15 +58,12 @@ FORMATS: dict[str, tuple[str, ...]] = {  # format -> whole files of it
     "flagembedding": (json.dumps(FLAG), json.dumps([FLAG], indent=1)),
     "pairs": ("anchor\tpositive\nwho\tan owl\nwhat\ta cat\n", '{"anchor": "who", "positive": "an owl"}'),
     "triplets": ("anchor\tpositive\tnegative_1\tnegative_2\nwho\ta\tb\tc\n", '{"anchor": "w", "positive": "o", "negative": "c"}'),
-    "labelled": ("query\tpassage\tlabel\nwho\tan owl\t1\nwho\ta cat\t0\n", '{"sentence1": "a", "sentence2": "b", "label": 1}'),
     "texts": ('{"_id": "owl", "title": "Owl", "text": "An owl hunts.", "url": "u", "answers": ["x"]}\n{"_id": "2", "text": "Zürich"}\n',),
     "tsv": ("1\tAn owl hunts.\n2\tA cat \"waits\".\n", 'id\ttext\ttitle\n1\t"An ""owl""\nhunts\tmice."\tOwl\n2\tA cat\t\n'),
     "tevatron-texts": ('{"docid": "1", "title": "Owl", "text": "An owl."}\n',),
     "qrels": ("q1 0 owl 1\nq1 0 cat 0\nq2 0 owl 2\n",),
     "beir-qrels": ("query-id\tcorpus-id\tscore\nq1\towl\t1\nq2\tcat\t0\n",),
     "run": ("q1 Q0 owl 1 2.5 bm25\nq1 Q0 cat 2 -1.5e-3 bm25\nq2 Q0 owl 1 0.25 bm25\n",),
-    "msmarco-run": ("q1\towl\t1\nq1\tcat\t2\n",),
-    "tevatron-run": ("q1\towl\t2.5\nq1\tcat\t1.5\n",),
 }  # fmt: skip
 CONFIGURED = ("fuse", "finetune", "search")
 CONFIGS = (  # of each

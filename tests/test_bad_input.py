@@ -263,7 +263,7 @@ ROWS: list[tuple[str, int, str] | tuple[str, int, str, Setup]] = [
      write_file("bad.jsonl", '{"step": 1}\n')),
     (ENCODE + "came --shard 3", 2, "--shard 3: expected I/N, the I-th of N parts counted from 0"),
     (CONVERT + "test.qrels --to trec", 2, "formats has no 'trec'"),
-    (CONVERT + "one.trec --to tsv", 2, "one.trec is run, a run, which becomes msmarco-run,"),
+    (CONVERT + "one.trec --to tsv", 2, "one.trec is run, a run, which becomes run"),
     (CONVERT + "good.jsonl --to dpr --output out", 2, "name the file that has them with --queries"),
     (CONVERT + "- --to tsv", 2, "--input -: a pipe can be read once; give its format with --from"),
     (CONVERT + "test.qrels --to beir", 2, "--output -: the output is a folder; name one"),

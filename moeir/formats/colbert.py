@@ -1,4 +1,4 @@
-"""ColBERT's training files: triples of text numbers, with the numbered collection and queries."""
+"""ColBERT's training files: triples of text numbers, with the numbered collection and queries; MS MARCO's triples of ids."""
 
 import json
 from collections.abc import Iterator
@@ -58,6 +58,15 @@ class Colbert(Format):
                 count += 1
                 output.writelines(json.dumps(row) + "\n" for row in _to_rows(example, conversion, passages, queries))
         return count
+
+
+class IdTriples(Format):
+    """Tab-separated ids of a query, a positive and a negative (MS MARCO's qidpidtriples), or JSON lists, with scores as ColBERT's."""
+
+    kind = "examples"
+
+    def read(self, path: Path, conversion: Conversion) -> Iterator[Example]:
+        return group_by_query(read_triples(path), conversion.drop_or_refuse)
 
 
 class _NumberedTexts:

@@ -20,7 +20,6 @@ _FOLDER_FILES = {
 }
 _TABLE_KEYS = {
     "triplets": (pairs.ANCHOR_COLUMNS, pairs.POSITIVE_COLUMNS, pairs.NEGATIVE_COLUMNS),
-    "labelled": (pairs.ANCHOR_COLUMNS, pairs.LABELLED_COLUMNS, pairs.LABEL_COLUMNS),
     "pairs": (pairs.ANCHOR_COLUMNS, pairs.POSITIVE_COLUMNS),
 }
 _FORMAT_KEYS: dict[str, tuple[set[str], ...]] = {  # a line of the format has all keys of one of these sets
@@ -29,12 +28,10 @@ _FORMAT_KEYS: dict[str, tuple[set[str], ...]] = {  # a line of the format has al
     "dpr": ({"question", "positive_ctxs"},),
     "examples": ({"query_id", "positive_ids"},),
     "flagembedding": ({"query", "pos", "neg"}, {"query", "pos"}),
-    "msmarco-hard-negatives": ({"qid", "pos", "neg"},),
     **{name: tuple(map(set, product(*columns))) for name, columns in _TABLE_KEYS.items()},
     "tevatron-texts": ({"docid", "text"}, {"docid", "document_text"}),
 }
 _TREC_COLUMNS = {6: ("run", 4), 4: ("qrels", 3)}  # by their number: the format, and the column that is a number
-_THREE_COLUMNS = ["tevatron-run", "beir-qrels", "msmarco-run"]  # formats of a query, a document and a number
 HEAD_LINES = 10
 
 
@@ -68,16 +65,10 @@ def detect_examples(path: Path) -> str | None:
     if head[0].lstrip().startswith("["):
         return "id-triples"
     names = _detect_columns(head, path)
-    return names[0] if len(names) == 1 else "id-triples" if _are_id_triples([line.split("\t") for line in head]) else None
-
-
-def _are_id_triples(rows: list[list[str]]) -> bool:
-    """Whether rows are three ids each that can be neither judgements nor a run: grades, or the documents of one query with numbers."""
-    if any(len(row) != 3 or any(len(word.split()) != 1 for word in row) for row in rows):
-        return False
-    queries, positives, last = map(set, zip(*rows, strict=True))
-    is_one_list = len(queries) == 1 and len(positives) == len(rows) > 1 and all(map(_is_number, last))
-    return not is_one_list and not last <= set("0123456789")
+    rows = [line.split("\t") for line in head]
+    if names in ([], ["beir-qrels"]) and all(len(row) == 3 for row in rows) and not {row[2] for row in rows} <= set("0123456789"):
+        return "id-triples"
+    return names[0] if names else None
 
 
 def _read_head(path: Path) -> tuple[dict[str, Any] | None, list[str]]:
@@ -127,7 +118,7 @@ def _detect_columns(head: list[str], path: Path) -> list[str]:
         name, number = _TREC_COLUMNS[width]
         return [name] * all(row[1] in ("0", "Q0", "q0") and _is_number(row[number]) for row in rows)
     if width == 3 and "\t" in head[0]:
-        return _THREE_COLUMNS if all(_is_number(row[-1]) for row in rows) else []
+        return ["beir-qrels"] * all(_is_number(row[-1]) for row in rows)
     return ["tsv"] * (width == 2 and "\t" in head[0] and any(" " in row[-1] for row in rows))
 
 

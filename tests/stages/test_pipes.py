@@ -43,10 +43,10 @@ def test_what_another_pipe_holds_is_read_again(pipe: Callable[[str], Path], tmp_
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("convert", "--input", "PIPE", "--to", "msmarco-run"), "a pipe can be read once; give its format with --from"),
+        (("convert", "--input", "PIPE", "--to", "run"), "a pipe can be read once; give its format with --from"),
         (("evaluate", "--run", "PIPE", "--qrels", "qrels.tsv", "--compat", "beir"), "the run is read more than once; name a file"),
         (
-            ("convert", "--input", "PIPE", "--from", "msmarco-run", "--to", "texts", "--output", "x", "--dry-run"),
+            ("convert", "--input", "PIPE", "--from", "run", "--to", "texts", "--output", "x", "--dry-run"),
             "--to texts: pipe.trec is",
         ),
         (

@@ -8,7 +8,7 @@ from moeir.data_checks.findings import FileFindings, Findings
 from moeir.data_checks.tolerant_lines import check_characters, read_tolerantly
 from moeir.errors import DataError
 from moeir.records import texts
-from moeir.records.texts import Text, TextForm
+from moeir.records.texts import Text
 
 
 @dataclass
@@ -32,12 +32,12 @@ def check_texts(file: FileFindings, seen: SeenTexts, queries: SeenTexts | None =
     source = str(file.path)
     try:
         if data_sources.is_remote(source) or data_sources.split_judged(source)[1] is not None:
-            form, contents = TextForm("rows"), texts.read_records(source)
+            names, contents = (), texts.read_records(source)
         else:
-            form, contents = texts.split_records(source, read_tolerantly(file))
+            names, contents = texts.split_records(source, read_tolerantly(file))
         for where, content in contents:
             try:
-                record = form.parse(content, where)
+                record = texts.parse_record(content, names, where)
                 check_characters(record, where, file)
                 text = texts.parse_text(record, where)
             except DataError as problem:

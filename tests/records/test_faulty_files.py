@@ -19,7 +19,6 @@ READERS = {
 COLUMNS = "expected 4 columns (query 0 document grade) or 3 (query document grade)"
 HITS = "expected 6 columns (query Q0 document rank score tag)"
 TABS = "columns are between tabs here"
-BRACKETS = "in the array, found"
 NO_COMMENTS = ("#q2 0 d2 1", "#q2\td2\t1", "#\t0\td2\t1", "#q2 Q0 doc 1")
 CASES = [  # reader, content, message
     ("jsonl", '{"_id": "1", "text": "x"}\n{"text": "y"}', ":2: no id; expected one of _id, id, docid, query_id, qid, doc_id, pid among"),
@@ -43,16 +42,13 @@ CASES = [  # reader, content, message
     ("tsv", "1\tx\n2\n", ":2: expected 2 tab-separated columns (id, text), found 1"),
     ("tsv", "id\ttitle\ttext\n1\tx\n", ":2: expected 3 tab-separated columns (id, title, text), found 2"),
     ("tsv", "id\ttext\n", ": holds no text"),
-    ("tsv", "who sings\t['Reba']\nhow many\tseven\n", ":2: expected a question, a tab and a list of answers, as on the first line"),
-    ("tsv", "who sings\t['Reba']\nhow many\t['a']\tx\n", ":2: expected a question, a tab and a list of answers"),
-    ("tsv", "who sings\t['Reba']\n\"many\t['a']\n", ":2: expected a question, a tab and a list of answers"),
+    ("tsv", "who sings\t['Reba']\nhow many\tseven\n", ":1: id with white space: 'who sings'"),
     ("json", '[{"question": "a b"},\n {"question": "c d",}]', ":2: broken JSON: "),
     ("json", '[\n{"question": "a b"\n "answers": []}]', ":3: broken JSON: Expecting ',' delimiter; expected an array of objects"),
     ("json", '[\n{"question": "a', ":2: broken JSON: "),
-    ("json", '[\n{"question": "a b"}\n', f":2: expected , or ] {BRACKETS} the end of the file"),
-    ("json", '[{"question": "a b"} {"question": "c d"}]', f":1: expected , or ] {BRACKETS} {{"),
-    ("json", '[{"question": "a b"},\n\n7]', f":3: expected {{ {BRACKETS} 7"),
-    ("json", '[{"question": "a b"}]\n{}', f":2: expected nothing more {BRACKETS} {{"),
+    ("json", '[\n{"question": "a b"}\n', ":2: broken JSON: Expecting value; expected an array of objects"),
+    ("json", '[{"question": "a b"},\n\n7]', ":3: expected an object in the array, found 7"),
+    ("json", '[{"question": "a b"}]\n{}', ":1: expected nothing more behind the array"),
     ("json", '[{"question": "a \\ud800"}]', ":1: broken JSON: an escape is half a character (a lone surrogate)"),
     ("json", '[{"question": ' + "9" * 5000 + "}]", ":1: broken JSON: Exceeds the limit"),
     ("json", '[\n{"answers": []}]', ":2: no text; expected one of text,"),

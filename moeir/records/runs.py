@@ -18,12 +18,12 @@ from moeir.errors import DataError, UsageError
 from moeir.parsing import shorten_message
 from moeir.records import lines, trec_columns
 from moeir.records.ids import IdColumn, Ids, parse_id
+from moeir.records.trec_columns import RUN_COLUMNS
 
 Integers: TypeAlias = NDArray[np.int64]
 Codes: TypeAlias = NDArray[np.int32]
 Scores: TypeAlias = NDArray[np.float32]
 
-RUN_COLUMNS = ("query", "Q0", "document", "rank", "score", "tag")
 MAX_RANK_DIGITS = 18
 _SCORE_FORMAT = ".9g"
 SORTED_QUERIES = 1024  # sorted at a time, which bounds the memory
@@ -197,7 +197,7 @@ def read_run(path: Path | str, by: str = "score") -> Run:
     """
     if by not in ("score", "file", "rank"):
         raise UsageError(f"read_run: by={by!r}: expected score, file or rank")
-    table = trec_columns.read_columns(path, RUN_COLUMNS, RUN_COLUMNS.index("rank" if by == "rank" else "score"))
+    table = trec_columns.read_columns(path, RUN_COLUMNS.index("rank" if by == "rank" else "score"))
     owners, scores = table.query_codes, table.numbers
     if by == "rank":
         scores = -scores
@@ -262,7 +262,7 @@ def sort_lists(starts: Integers, documents: NDArray[np.integer], scores: Scores)
 
 def parse_hit(line: str, where: str) -> tuple[str, str, int, float, str]:
     """Query, document, rank, score and tag of a line of a run, by the same rules as `read_run`; the rank is a whole number."""
-    words, score = trec_columns.parse_line(line.encode(), where, RUN_COLUMNS, RUN_COLUMNS.index("score"))
+    words, score = trec_columns.parse_line(line.encode(), where, RUN_COLUMNS.index("score"))
     trec_columns.check_iteration(words, line.encode(), where)
     query, _, document, rank, _, tag = (word.decode() for word in words)
     if not rank.isdecimal() or len(rank) > MAX_RANK_DIGITS:

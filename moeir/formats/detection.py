@@ -42,7 +42,7 @@ def detect_format(path: Path) -> str:
         fitting = {name: layout for name, layout in _FOLDER_FILES.items() if layout <= files}
         names = [name for name, layout in fitting.items() if not any(layout < other for other in fitting.values())]
     elif not path.exists() and str(path) != "-":
-        raise UsageError(f"{path}: no such file or folder")
+        raise DataError(f"{path}: no such file or folder")
     else:
         record, head = _read_head(path)
         names = _detect_columns(head, path) if record is None else _detect_record(record)

@@ -260,7 +260,7 @@ def test_a_folder_of_two_layouts_is_asked_for(tmp_path: Path, moeir: Moeir) -> N
     (tmp_path / "queries.tsv").write_text("q2\twho sleeps\n")
     (tmp_path / "corpus.jsonl").write_text('{"_id": "d1", "text": "x"}\n')
     (tmp_path / "queries.jsonl").write_text('{"_id": "q1", "text": "x"}\n')
-    result = moeir("convert", "--input", tmp_path, "--sample", 1, "--output", tmp_path.with_name(f"{tmp_path.name}-out"))
+    result = moeir("convert", "--input", tmp_path, "--split", "dev=0.5", "--output", tmp_path.with_name(f"{tmp_path.name}-out"))
     assert result.code == 2 and "may be beir or msmarco; say which with --from" in result.stderr
 
 

@@ -37,18 +37,9 @@ class Conversion:
         self.dropped_counts[what] = self.dropped_counts.get(what, 0) + 1
 
     def drop_fields(self, where: str, extra: Mapping[str, Any] | None) -> None:
-        """`drop_or_refuse` for each field that a reader has left over."""
+        """`drop_or_refuse` for each field that is not read."""
         for name in extra or ():
             self.drop_or_refuse(where, f"field {name!r}")
-
-    def add_fields(self, where: str, record: dict[str, Any], extra: Mapping[str, Any] | None) -> dict[str, Any]:
-        """The record with collected fields; one that has the name of another, nonempty field is dropped or refused."""
-        for name, value in (extra or {}).items():
-            if record.get(name, value) not in (*EMPTY, value):
-                self.drop_or_refuse(where, f"field {name!r} beside another of this name")
-            else:
-                record[name] = value
-        return record
 
     def drop_nonempty(self, where: str, values: Mapping[str, object]) -> None:
         """`drop_or_refuse` for each value that is not empty."""
@@ -67,10 +58,7 @@ class Conversion:
         return texts_by_id[text_id]
 
     def look_up_texts(self, example: Example, losses: Iterable[str]) -> tuple[Text, dict[str, Text]]:
-        """The query of an example and its passages by id, looked up where the example has no texts.
-
-        `losses`, and with them other fields, are dropped or refused; a format with room for any field has none.
-        """
+        """The query of an example and its passages by id, looked up where the example has no texts; `losses` are dropped or refused."""
         where, query, passages = f"query {example.query_id!r}", example.query, example.passages
         if query is None:
             ids = (*example.positive_ids, *example.negative_ids)
@@ -83,8 +71,6 @@ class Conversion:
             URL: any(passage.url for passage in passages),
         }
         self.drop_nonempty(where, {what: values[what] for what in losses})
-        for extra in (example.extra, *(passage.extra for passage in passages)) if losses else ():
-            self.drop_fields(where, extra)
         return query, {passage.id: passage for passage in passages}
 
 

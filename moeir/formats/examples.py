@@ -1,8 +1,8 @@
 """moeir's training examples; parts shared by formats of examples: ids for texts without one, and fields that are not read."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +24,14 @@ class Examples(Format):
         for where, record, example in examples.read_examples_with_records(path):
             has_query_text = "positive_passages" in record or conversion.queries is not None
             known = (*IDS_AND_PASSAGES, *OWN_FIELDS, *(("query", "query_text", "answers") if has_query_text else ()))
-            yield collect_all_fields(where, record, example, known)
+            conversion.drop_fields(where, unread_fields(record, known))
+            known = (*texts.KNOWN_FIELDS, *["score"] * bool(example.positive_scores))
+            for passage in chain.from_iterable(record.get(f"{side}_passages") or () for side in ("positive", "negative")):
+                conversion.drop_fields(where, unread_fields(passage, known))
+            yield example
 
     def to_record(self, item: Example, conversion: Conversion) -> dict[str, Any]:
-        return conversion.add_fields(f"query {item.query_id!r}", examples.example_to_record(item), item.extra)
-
-
-def collect_all_fields(where: str, record: Mapping[str, Any], example: Example, known: Iterable[str]) -> Example:
-    """The example with the fields, and its passages with the fields, that are not read."""
-    by_id: dict[str, dict[str, Any]] = {}
-    for passage in (passage for side in ("positive_passages", "negative_passages") for passage in record.get(side) or ()):
-        if extra := unread_fields(passage, (*texts.KNOWN_FIELDS, *["score"] * bool(example.positive_scores))):
-            by_id[texts.parse_text(passage, where).id] = extra
-    if by_id:
-        example = replace(example, passages=tuple(replace(passage, extra=by_id.get(passage.id)) for passage in example.passages))
-    return replace(example, extra=unread_fields(record, known))
+        return examples.example_to_record(item)
 
 
 def text_digest(text: str) -> str:

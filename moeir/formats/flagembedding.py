@@ -1,7 +1,6 @@
 """FlagEmbedding's training examples."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,8 @@ class Flagembedding(Format):
 
         def rows() -> Iterator[tuple[str, Example]]:
             for where, record in texts.read_objects(path):
-                yield where, replace(_parse_record(record, where), extra=unread_fields(record, _FIELDS))
+                conversion.drop_fields(where, unread_fields(record, _FIELDS))
+                yield where, _parse_record(record, where)
 
         return group_by_query(rows(), conversion.drop_or_refuse)
 
@@ -44,7 +44,7 @@ class Flagembedding(Format):
             record |= dict(zip(_ID_FIELDS, (item.query_id, list(item.positive_ids), list(item.negative_ids)), strict=True))
         own = examples.teacher_fields(item)
         scores = {f"{name}_scores": own.pop(f"{side}_scores") for side, name in _SIDES.items() if item.positive_scores}
-        return conversion.add_fields(where, record | scores | optional_fields(query) | own, item.extra)
+        return record | scores | optional_fields(query) | own
 
 
 def _parse_record(record: dict[str, Any], where: str) -> Example:

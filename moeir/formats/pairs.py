@@ -40,8 +40,8 @@ class _Rows(base.Format):
                 row = [parse_text_column(record, names, where) for names in columns]
                 query, *passages = (known_texts.setdefault(text.id, text) for text in row)
                 positive, *negatives = (passage.id for passage in passages)
-                extra = base.unread_fields(record, chain(*columns))
-                yield where, Example(query.id, (positive,), tuple(negatives), query=query, passages=tuple(passages), extra=extra)
+                conversion.drop_fields(where, base.unread_fields(record, chain(*columns)))
+                yield where, Example(query.id, (positive,), tuple(negatives), query=query, passages=tuple(passages))
 
         return group_by_query(rows(), conversion.drop_or_refuse)
 

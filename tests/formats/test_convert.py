@@ -165,28 +165,27 @@ def test_colbert_numbers_its_texts_and_keeps_scores(tmp_path: Path) -> None:
             read_examples("colbert", tmp_path / "out")
 
 
-MINED = {"query_id": "t1", "positive_ids": ["owl"], "negative_ids": ["cat"], "note": {"by": "me"}}
+MINED = {"query_id": "t1", "positive_ids": ["owl"], "negative_ids": ["cat"]}
 MINED["negative_provenance"] = [[{"run": "bm25", "rank": 2, "score": 1.5}]]
 
 
 @pytest.mark.parametrize("spec", ["examples", "tevatron", "tevatron-ids", "dpr", "flagembedding"])
-def test_objects_keep_the_fields_of_mined_examples_and_unknown_ones(spec: str, tmp_path: Path, toy: Path, moeir: Moeir) -> None:
+def test_objects_keep_the_fields_of_mined_examples(spec: str, tmp_path: Path, toy: Path, moeir: Moeir) -> None:
     texts = ("--corpus", tmp_path / "corpus.jsonl", "--queries", toy / "train-queries.jsonl")
     (tmp_path / "corpus.jsonl").write_text('{"_id": "owl", "text": "An owl."}\n{"_id": "cat", "text": "A cat.", "url": "cat.org"}\n')
     (tmp_path / "mined.jsonl").write_text(json.dumps(MINED) + "\n")
     flags = ("--lossy",) if spec == "flagembedding" else ()  # its passages are strings, so the url is lost
     result = moeir("convert", "--input", tmp_path / "mined.jsonl", "--to", spec, "--output", tmp_path / "out.jsonl", *texts, *flags)
-    assert result.code == 0 and "note" not in result.stderr and "provenance" not in result.stderr
+    assert result.code == 0 and "provenance" not in result.stderr
     content = json.loads((tmp_path / "out.jsonl").read_text())
     record = content[0] if spec == "dpr" else content
-    assert (record["note"], record["negative_provenance"]) == (MINED["note"], MINED["negative_provenance"])
+    assert record["negative_provenance"] == MINED["negative_provenance"]
     back = moeir("convert", "--input", tmp_path / "out.jsonl", "--from", spec, "--to", "examples", *texts)
-    record = json.loads(back.stdout)
-    assert (record["note"], record["negative_provenance"]) == (MINED["note"], MINED["negative_provenance"])
+    assert json.loads(back.stdout)["negative_provenance"] == MINED["negative_provenance"]
 
 
 def test_passages_keep_their_fields(tmp_path: Path, moeir: Moeir) -> None:
-    passage = {"docid": "owl", "title": "", "text": "An owl.", "url": "owl.org", "lang": "en"}
+    passage = {"docid": "owl", "title": "", "text": "An owl.", "url": "owl.org"}
     record = {"query_id": "q1", "query": "who?", "positive_passages": [passage], "negative_passages": []}
     (tmp_path / "x.jsonl").write_text(json.dumps(record) + "\n")
     assert json.loads(moeir("convert", "--input", tmp_path / "x.jsonl", "--to", "examples").stdout) == record
@@ -207,6 +206,13 @@ def test_fields_that_nobody_reads_are_refused(tmp_path: Path, moeir: Moeir) -> N
     assert result.code == 2 and "text 'a': field 'qtype' would be lost from texts to tsv" in result.stderr
     result = moeir("convert", "--input", tmp_path / "x.jsonl", "--to", "tsv", "--lossy")
     assert result == (0, "a\tAn owl.\n", f"{tmp_path}/x.jsonl: lost, 1 times: field 'qtype'\n")
+    passage = {"docid": "a", "text": "An owl.", "lang": "en"}
+    record = {"query_id": "q", "query": "who", "note": "mine", "positive_passages": [passage], "negative_passages": []}
+    (tmp_path / "x.jsonl").write_text(json.dumps(record) + "\n")
+    result = moeir("convert", "--input", tmp_path / "x.jsonl", "--to", "dpr")
+    assert result.code == 2 and "x.jsonl:1: field 'note' would be lost from tevatron to dpr" in result.stderr
+    result = moeir("convert", "--input", tmp_path / "x.jsonl", "--to", "dpr", "--lossy", "--output", tmp_path / "dpr.json")
+    assert [f"lost, 1 times: field {name!r}" in result.stderr for name in ("note", "lang")] == [True, True]
 
 
 ROWS = [

@@ -100,7 +100,6 @@ def _detect_columns(head: list[str], path: Path) -> list[str]:
     """The formats that the lines may have."""
     if not head:
         return []
-    head = [line for line in head if not line.startswith("#")] or head  # comments of judgements
     delimiter = "," if lines.strip_compression_suffix(path).suffix.lower() == ".csv" else "\t"
     with suppress(csv.Error):  # a carriage return within the line
         if (match := _match_keys(next(csv.reader(head[:1], delimiter=delimiter)))) in _TABLE_KEYS:

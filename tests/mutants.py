@@ -59,7 +59,7 @@ MORE_TESTS |= {  # of packages whose files are tested through the commands
     "settings": "test_cli test_data_sources", "console": "test_cli stages/test_outputs", "variants": "test_own_code",
     "retrieval/searcher": "stages/test_search stages/test_exact_sum", "mining": "stages/test_mine_negatives",
     "pretraining/task": "stages/test_pretrain",
-    "stages/base": "stages/test_outputs stages/test_next_command", "representations/row_checks": "data_checks/test_vectors",
+    "stages/base": "stages/test_outputs stages/test_next_command",
 }  # fmt: skip
 HELP = "test_cli.py::test_help_pages_are_as_reviewed"  # which show the defaults of stages
 LIMITS = "test_cli.py::test_limits_of_settings_are_as_reviewed"

@@ -270,7 +270,7 @@ ROWS: list[tuple[str, int, str] | tuple[str, int, str, Setup]] = [
     (CONVERT + "absent --to tsv", 3, "absent: no such file or folder (--input)"),
     (CONVERT + "bad.jsonl --to dpr --queries train-queries.jsonl --corpus corpus.jsonl --output out", 3,
      "query 't1': 'yak' is not in the file of --corpus", write_example(GOOD.replace("cat", "yak"))),
-    ("check", 2, "check needs --corpus, --queries, --qrels, --train, --run or --encodings"),
+    ("check", 2, "check needs --corpus, --queries, --qrels, --train or --run"),
     (CHECK + "--form xml", 2, "--form xml: expected text or json"),
     (CHECK + "--most -1", 2, "--most -1: expected at least 0"),
     (CONVERT + "enc --to texts", 2, "enc: format not recognised; name it with --from"),

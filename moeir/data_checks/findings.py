@@ -1,7 +1,7 @@
 """Findings of data checks: a count of each kind of fault and its first few lines, so that memory does not grow with the faults."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -30,11 +30,6 @@ FAULT_KINDS = {  # and what to do
     "leaked-query": "remove it from training: it is a dev query",
     "rank-order": "moeir and trec_eval order by score; moeir convert --to run sorts and numbers by it",
     "query-without-hits": "it scores 0 in every measure",
-    "not-finite": "encode again; if it recurs, the weights are damaged",
-    "zero-vector": "its score is 0 for every query; check the text",
-    "no-terms": "its score is 0 for every query; check the text, or keep more terms",
-    "collapsed": "the expert maps all texts to nearly the same vector: train it again with another learning rate or other negatives",
-    "missing-document": "encode the corpus again",
 }
 NOTES = {"duplicate-text", "no-relevant", "unjudged-query", "query-without-hits"}  # kinds that are no faults
 
@@ -63,13 +58,6 @@ class Findings:
         group.count += 1
         if not self._max_lines or len(group.lines) < self._max_lines:
             group.lines.append((where, escape_controls(shorten_message(message))))
-
-    def add_row_fault(self, file: str, ids: Sequence[str], row: int | None, kind: str, message: str) -> None:
-        """Add a fault that `Representation.check_rows` reports about one text of encodings, or about all if `row` is None."""
-        if row is None:
-            self.add(file, file, kind, message)
-        else:
-            self.add(file, f"{file}:{row + 1}", kind, f"text {ids[row]!r}: {message}")
 
     @property
     def groups(self) -> list[FindingGroup]:
@@ -110,12 +98,12 @@ class Findings:
 
 @dataclass(frozen=True)
 class FileFindings:
-    """The findings of one file, and the ids of queries and documents that it may refer to; None if unknown."""
+    """The findings of one file, and the queries and documents that it may refer to, each with its fingerprint; None if unknown."""
 
     findings: Findings
     path: Path | str
-    queries: Collection[str] | None = None
-    documents: Collection[str] | None = None
+    queries: Mapping[str, int] | None = None
+    documents: Mapping[str, int] | None = None
 
     @cached_property
     def name(self) -> str:

@@ -18,7 +18,6 @@ from moeir.artifacts.atomic_write import make_folder
 from moeir.artifacts.journals import AppendableNpy
 from moeir.errors import ArtifactError, DataError
 from moeir.representations.evidence import Evidence, ExplainedDocuments
-from moeir.representations.row_checks import Report, check_rows
 
 WIDTHS: dict[str, tuple[None, ...]] = {"vectors": (None,), "terms": (), "weights": ()}  # shape of a row, where several kinds share a tensor
 
@@ -91,10 +90,6 @@ class Representation(ABC):
     def vector_width(self) -> int | None:
         """D of the exported vectors, None for weighted terms."""
         return self.columns()["vectors"].shape[1] if "vectors" in self.files else None
-
-    def check_rows(self, report: Report) -> None:
-        """Report the faults of stored rows."""
-        check_rows(self, report)
 
     def check_finite(self, label: Callable[[int], str], *, stored: bool = False) -> None:
         """DataError for NaN or infinity, also in the dtype of its files if `stored`; `label` names a text by its number."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from moeir.data_checks import texts
+from moeir.data_checks import files
 from moeir.data_checks.findings import FAULT_KINDS, FileFindings, Findings
 from tests.conftest import CommandResult
 
@@ -226,8 +226,8 @@ def test_memory_holds_ids_and_signs_and_not_the_texts(tmp_path: Path, monkeypatc
     path.write_text("".join(f'{{"_id": "d{number}", "text": "{number} {words}"}}\n' for number in range(1500)))
     gc.collect()
     tracemalloc.start()
-    seen_texts = texts.SeenTexts()
-    texts.check_texts(FileFindings(Findings(), path), seen_texts)
+    seen_texts = files.SeenTexts()
+    files.check_texts(FileFindings(Findings(), path), seen_texts)
     assert len(seen_texts.by_id) == 1500
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()

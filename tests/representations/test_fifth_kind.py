@@ -1,6 +1,5 @@
 """A kind of representation is one class: one defined here is written, indexed, searched, checked and refused by export."""
 
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,10 +34,6 @@ class Signs(Representation):
 
     def score_pairs(self, documents: Self) -> Tensor:
         return (self.signs == documents.signs).sum(-1).float()
-
-    def check_rows(self, report: Callable[[int | None, str, str], None]) -> None:
-        for row in (self.signs == 0).any(1).nonzero()[:, 0].tolist():
-            report(row, "zero-vector", "a sign is 0")
 
 
 def random_signs(count: int, seed: int) -> Signs:
@@ -85,18 +80,6 @@ def test_its_default_engine_finds_what_a_full_sort_finds(
     assert index.score_pairs(queries, *pairs).tolist() == expected[pairs].tolist()
     explained = ExplainedDocuments(2, lambda texts: np.empty((len(texts), 2)), str, lambda count: None, ())
     assert queries.explain(explained) == [{}, {}]
-
-
-def test_its_rows_are_checked(signs_encodings: Path, moeir: Callable[..., CommandResult]) -> None:
-    assert moeir("check", "--encodings", signs_encodings).code == 0
-    folder = signs_encodings / "binary"
-    Signs(random_signs(12, 1).signs.index_fill(0, torch.tensor([2]), 0)).save(folder)
-    manifest = json.loads((signs_encodings / "manifest.json").read_text())
-    file = folder / "signs.npy"
-    manifest["files"]["binary/signs.npy"] = {"bytes": file.stat().st_size, "sha256": manifests.compute_sha256(file)}
-    (signs_encodings / "manifest.json").write_text(manifests.serialize_manifest(manifest))
-    result = moeir("check", "--encodings", signs_encodings)
-    assert result.code == 3 and f"{folder}: zero-vector, 1: " in result.stdout and f"{folder}:3: text " in result.stdout
 
 
 def test_export_refuses_it_plainly(signs_encodings: Path, tmp_path: Path, moeir: Callable[..., CommandResult]) -> None:

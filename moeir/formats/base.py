@@ -1,5 +1,6 @@
 """The interface of a format, and the context of a conversion: texts to look up, and whether information may be dropped."""
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from moeir.records.texts import Text
 TextsById = Mapping[str, Text]
 PROVENANCE, TEACHER_SCORES = "field 'negative_provenance'", "a teacher's scores"  # parts of data, as messages call them
 EMPTY: tuple[Any, ...] = (None, "", [], {})  # values of a field that hold nothing
-ANSWERS, URL = "field 'answers'", "field 'url'"
+ANSWERS, URL, IDS = "field 'answers'", "field 'url'", "ids"
 
 
 @dataclass
@@ -69,6 +70,7 @@ class Conversion:
             TEACHER_SCORES: example.positive_scores,
             ANSWERS: query.answers,
             URL: any(passage.url for passage in passages),
+            IDS: not all(map(has_digest_id, (query, *passages))),
         }
         self.drop_nonempty(where, {what: values[what] for what in losses})
         return query, {passage.id: passage for passage in passages}
@@ -139,3 +141,17 @@ def collapse_whitespace(text: str, where: str, conversion: Conversion) -> str:
         conversion.drop_or_refuse(where, "a tab or a line break within a text")
         return " ".join(text.split())
     return text
+
+
+def text_digest(text: str) -> str:
+    """An id for a text without one: equal texts get equal ids.
+
+    >>> text_digest("An owl.")
+    '359b67d612d5691c'
+    """
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def has_digest_id(text: Text) -> bool:
+    """Whether a text's id is its digest, so that dropping it loses nothing."""
+    return text.id == text_digest(title_and_text(text))

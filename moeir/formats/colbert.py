@@ -9,8 +9,7 @@ from typing import Any, TextIO
 
 from moeir import data_sources
 from moeir.errors import ArtifactError, DataError
-from moeir.formats.base import ANSWERS, PROVENANCE, URL, Conversion, Format, collapse_whitespace
-from moeir.formats.examples import has_digest_id
+from moeir.formats.base import ANSWERS, IDS, PROVENANCE, URL, Conversion, Format, collapse_whitespace, has_digest_id
 from moeir.records import examples, lines, texts
 from moeir.records.examples import Example, group_by_query
 from moeir.records.texts import Text
@@ -80,8 +79,8 @@ class _NumberedTexts:
         if text.id not in self._numbers:
             number = self._numbers[text.id] = len(self._numbers)
             where = f"text {text.id!r}"
-            ids = {"ids": text.id != str(number) and not has_digest_id(text)}
-            self._conversion.drop_nonempty(where, {URL: text.url, ANSWERS: text.answers, **ids})
+            loses_id = text.id != str(number) and not has_digest_id(text)
+            self._conversion.drop_nonempty(where, {URL: text.url, ANSWERS: text.answers, IDS: loses_id})
             words = [collapse_whitespace(part, where, self._conversion) for part in (text.text, *([text.title] if text.title else []))]
             self._output.write("\t".join([str(number), *words]) + "\n")
         return self._numbers[text.id]

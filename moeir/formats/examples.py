@@ -1,15 +1,13 @@
-"""moeir's training examples; parts shared by formats of examples: ids for texts without one, and fields that are not read."""
+"""moeir's training examples."""
 
-import hashlib
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from moeir.formats.base import Conversion, Format, title_and_text, unread_fields
+from moeir.formats.base import Conversion, Format, unread_fields
 from moeir.records import examples, texts
 from moeir.records.examples import Example
-from moeir.records.texts import Text
 
 OWN_FIELDS = ("positive_scores", "negative_scores", "negative_provenance")  # of moeir's examples, which other tools do not read
 IDS_AND_PASSAGES = ("query_id", *(f"{side}_{what}" for side in ("positive", "negative") for what in ("ids", "document_ids", "passages")))
@@ -32,17 +30,3 @@ class Examples(Format):
 
     def to_record(self, item: Example, conversion: Conversion) -> dict[str, Any]:
         return examples.example_to_record(item)
-
-
-def text_digest(text: str) -> str:
-    """An id for a text without one: equal texts get equal ids.
-
-    >>> text_digest("An owl.")
-    '359b67d612d5691c'
-    """
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def has_digest_id(text: Text) -> bool:
-    """Whether a text's id is its digest, so that dropping it loses nothing."""
-    return text.id == text_digest(title_and_text(text))

@@ -152,13 +152,6 @@ def read_csv(numbered: Iterable[tuple[int, str]], name: str, delimiter: str = "\
         raise DataError(f"{name}:{first}: not a table: {escape_controls(str(problem))}; {_CSV_RULE}") from None
 
 
-def format_csv(row: Iterable[str], delimiter: str = "\t") -> str:
-    """A row as a line that `read_csv` reads."""
-    output = io.StringIO()
-    csv.writer(output, delimiter=delimiter, lineterminator="\n").writerow(row)  # it quotes what holds the terminator
-    return output.getvalue().removesuffix("\n")
-
-
 def write_rows(rows: Iterable[Iterable[object]], path: Path | str, separator: str = "\t") -> int:
     """Write separated columns and return the number of lines."""
     return write_lines((separator.join(map(str, row)) for row in rows), path)

@@ -88,7 +88,7 @@ LOSSES = {
     "examples": [],
     "tevatron": [],
     "dpr": [],
-    "flagembedding": ["the title as a field of its own"],
+    "flagembedding": ["field 'negative_provenance'", "field 'answers'", "ids", "the title as a field of its own"],
     "triplets": ["a teacher's scores", "field 'negative_provenance'", "field 'answers'", "ids", "the title as a field of its own"],
     "colbert": ["field 'negative_provenance'", "field 'answers'", "ids"],
 }
@@ -138,11 +138,6 @@ def test_files_look_as_their_readers_want_them(tmp_path: Path) -> None:
         "neg": ["Bat A bat flies."],
         "pos_scores": [2.0, 1.5],
         "neg_scores": [0.25],
-        "query_id": "q1",
-        "pos_id": ["owl", "cat"],
-        "neg_id": ["bat"],
-        "answers": ["an owl"],
-        "negative_provenance": [[{"run": "bm25", "rank": 3, "score": 1.5}]],
     }
 
 
@@ -169,13 +164,12 @@ MINED = {"query_id": "t1", "positive_ids": ["owl"], "negative_ids": ["cat"]}
 MINED["negative_provenance"] = [[{"run": "bm25", "rank": 2, "score": 1.5}]]
 
 
-@pytest.mark.parametrize("spec", ["examples", "tevatron", "tevatron-ids", "dpr", "flagembedding"])
+@pytest.mark.parametrize("spec", ["examples", "tevatron", "tevatron-ids", "dpr"])
 def test_objects_keep_the_fields_of_mined_examples(spec: str, tmp_path: Path, toy: Path, moeir: Moeir) -> None:
     texts = ("--corpus", tmp_path / "corpus.jsonl", "--queries", toy / "train-queries.jsonl")
     (tmp_path / "corpus.jsonl").write_text('{"_id": "owl", "text": "An owl."}\n{"_id": "cat", "text": "A cat.", "url": "cat.org"}\n')
     (tmp_path / "mined.jsonl").write_text(json.dumps(MINED) + "\n")
-    flags = ("--lossy",) if spec == "flagembedding" else ()  # its passages are strings, so the url is lost
-    result = moeir("convert", "--input", tmp_path / "mined.jsonl", "--to", spec, "--output", tmp_path / "out.jsonl", *texts, *flags)
+    result = moeir("convert", "--input", tmp_path / "mined.jsonl", "--to", spec, "--output", tmp_path / "out.jsonl", *texts)
     assert result.code == 0 and "provenance" not in result.stderr
     content = json.loads((tmp_path / "out.jsonl").read_text())
     record = content[0] if spec == "dpr" else content
@@ -221,7 +215,6 @@ ROWS = [
     ("triplets", "anchor\tpassages\nq\tp\n", "no text column positive or answer or pos or passage or sentence2 among anchor, passages"),
     ("triplets", "anchor\tpositive\tnegative\nq\tp\n", "3 columns expected (anchor, positive, negative), found 2"),
     ("flagembedding", '{"query": "q", "pos": "p"}\n', "pos is not a list of strings"),
-    ("flagembedding", '{"query": "q", "pos": ["p"], "pos_id": ["a", "b"]}\n', "pos_id does not have 1 entries, as many as pos"),
     ("tevatron", '{"query_id": "q"}\n', "no positives; expected one of positive_ids"),
 ]
 

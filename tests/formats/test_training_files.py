@@ -114,12 +114,11 @@ def test_lines_of_a_query_are_merged_and_what_contradicts_is_logged(tmp_path: Pa
     assert any(message.endswith(" 2 times: another score of a passage than on an earlier line") for message in caplog.messages)
 
 
-def test_empty_lists_of_scores_are_no_scores_and_zero_is_an_id(tmp_path: Path) -> None:
-    row = {"query": "who", "query_id": 0, "pos": ["owl"], "pos_id": [0], "neg": ["cat"], "neg_id": [1], "pos_scores": [], "neg_scores": []}
+def test_empty_lists_of_scores_are_no_scores(tmp_path: Path) -> None:
+    row = {"query": "who", "pos": ["owl"], "neg": ["cat"], "pos_scores": [], "neg_scores": []}
     (example,) = read_training_examples(write_lines(tmp_path / "bge.jsonl", [row]))
-    assert (example.query_id, example.positive_ids, example.negative_ids) == ("0", ("0",), ("1",))
     assert (example.positive_scores, example.negative_scores) == ((), ())
-    (example,) = read_training_examples(write_lines(tmp_path / "one.jsonl", [row | {"neg": [], "neg_id": [], "pos_scores": [2.5]}]))
+    (example,) = read_training_examples(write_lines(tmp_path / "one.jsonl", [row | {"neg": [], "pos_scores": [2.5]}]))
     assert (example.positive_scores, example.negative_scores) == ((2.5,), ())
     with pytest.raises(DataError, match="1 negatives, but negative_scores has 0 entries"):
         list(read_training_examples(write_lines(tmp_path / "half.jsonl", [row | {"pos_scores": [2.5]}])))

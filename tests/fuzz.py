@@ -48,7 +48,7 @@ DPR = {
     "positive_ctxs": [{"title": "Owl", "text": "An owl", "passage_id": "1"}],
     "negative_ctxs": [], "hard_negative_ctxs": [{"title": "Cat", "text": "A cat", "score": 3}],
 }  # fmt: skip
-FLAG = {"query": "who", "pos": ["a"], "neg": ["b"], "query_id": "q", "pos_id": ["x"], "neg_id": ["n"]}
+FLAG = {"query": "who", "pos": ["a"], "neg": ["b"]}
 FLAG |= {"pos_scores": [1.0], "neg_scores": [0.5]}
 FORMATS: dict[str, tuple[str, ...]] = {  # format -> whole files of it
     "examples": (json.dumps(EXAMPLE), json.dumps(INLINE)),

@@ -50,24 +50,19 @@ class Findings:
 
     def __init__(self, max_lines: int = 5, allowed: Collection[str] = ()) -> None:
         self._max_lines, self._notes = max_lines, NOTES.union(allowed)
-        self._groups: dict[tuple[str, str], FindingGroup] = {}
+        self.groups: dict[tuple[str, str], FindingGroup] = {}  # in the order of their first findings
 
     def add(self, file: str, where: str, kind: str, message: str) -> None:
         """Add a finding; `where` is `file:line`, or the file if it concerns no single line."""
-        group = self._groups.setdefault((file, kind), FindingGroup(file, kind, kind in self._notes))
+        group = self.groups.setdefault((file, kind), FindingGroup(file, kind, kind in self._notes))
         group.count += 1
         if not self._max_lines or len(group.lines) < self._max_lines:
             group.lines.append((where, escape_controls(shorten_message(message))))
 
     @property
-    def groups(self) -> list[FindingGroup]:
-        """Groups in the order of their first findings."""
-        return list(self._groups.values())
-
-    @property
     def fault_count(self) -> int:
         """Number of findings that are faults, not notes."""
-        return sum(group.count for group in self._groups.values() if not group.note)
+        return sum(group.count for group in self.groups.values() if not group.note)
 
     def summary(self) -> str:
         """Number of faults, and their files and kinds.
@@ -76,7 +71,7 @@ class Findings:
         '1 fault in dev.tsv (faulty-line 1)'
         """
         counts, files = Counter[str](), dict[str, None]()
-        for group in self.groups:
+        for group in self.groups.values():
             if not group.note:
                 counts[group.kind] += group.count
                 files[group.file] = None
@@ -85,11 +80,11 @@ class Findings:
 
     def to_records(self) -> list[dict[str, Any]]:
         """Plain values for JSON, one record per file and kind."""
-        return [asdict(group) | {"advice": FAULT_KINDS[group.kind]} for group in self.groups]
+        return [asdict(group) | {"advice": FAULT_KINDS[group.kind]} for group in self.groups.values()]
 
     def text_lines(self) -> Iterator[str]:
         """Text lines for people, a paragraph per file and kind."""
-        for group in self.groups:
+        for group in self.groups.values():
             yield f"{group.file}: {group.kind}, {group.count:,}{' (note)' * group.note}: {FAULT_KINDS[group.kind]}"
             yield from (f"    {where}: {message}" for where, message in group.lines)
             if more := group.count - len(group.lines):

@@ -119,16 +119,6 @@ def title_and_text(text: Text) -> str:
     return text.content if text.title else text.text
 
 
-def optional_fields(text: Text) -> dict[str, Any]:
-    """The url and the answers of a text, where it has some, under moeir's names.
-
-    >>> optional_fields(Text("q", "who?", answers=("she",)))
-    {'answers': ['she']}
-    """
-    values = {"url": text.url, "answers": list(text.answers)}
-    return {name: value for name, value in values.items() if value}
-
-
 def flatten_title(passage: Text, where: str, conversion: Conversion) -> str:
     """Title and text in one string; the boundary between them is lost."""
     conversion.drop_nonempty(where, {"the title as a field of its own": passage.title, URL: passage.url})

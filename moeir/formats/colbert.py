@@ -102,7 +102,8 @@ def _to_rows(example: Example, conversion: Conversion, passages: _NumberedTexts,
 def read_triples(path: Path) -> Iterator[tuple[str, Example]]:
     """The location and the example by id of each row of tab-separated triples, or of JSON lines of a query, a positive and negatives."""
     is_json = lines.strip_compression_suffix(path).suffix in (".jsonl", ".json")
-    for where, row in texts.read_json_lines(path) if is_json else _read_tab_rows(path):
+    for where, line in _read_lines(path):
+        row = texts.parse_json(line, where) if is_json else line.split("\t")
         if not isinstance(row, list) or len(row) < 2:
             raise DataError(f"{where}: expected a query, a positive and negatives, as a list or between tabs")
         query, *documents = row
@@ -116,15 +117,16 @@ def read_triples(path: Path) -> Iterator[tuple[str, Example]]:
         yield where, Example(texts.parse_id(query, where), ids[:1], ids[1:], positive_scores=scores[:1], negative_scores=scores[1:])
 
 
-def _read_tab_rows(path: Path) -> Iterator[tuple[str, list[str]]]:
+def _read_lines(path: Path) -> Iterator[tuple[str, str]]:
     with lines.open_lines(path) as numbered:
-        yield from ((f"{path}:{number}", line.split("\t")) for number, line in numbered if line.strip())
+        yield from ((f"{path}:{number}", line) for number, line in numbered if line.strip())
 
 
 def _read_numbered_texts(path: Path) -> dict[str, Text]:
     """The texts of a file by their number in the triples."""
     numbered_texts: dict[str, Text] = {}
-    for where, (number, *columns) in _read_tab_rows(path):
+    for where, line in _read_lines(path):
+        number, *columns = line.split("\t")
         if len(columns) not in (1, 2):
             raise DataError(f"{where}: expected tab-separated number, text and optional title, found {len(columns) + 1} columns")
         numbered_texts[number] = Text(texts.parse_id(number, where), columns[0], "".join(columns[1:]))

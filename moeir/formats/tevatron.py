@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from moeir.formats.base import Conversion, Format, optional_fields, title_and_text
+from moeir.formats.base import Conversion, Format, title_and_text
 from moeir.formats.examples import Examples
 from moeir.formats.texts import JsonlTexts
 from moeir.records import examples
@@ -33,7 +33,7 @@ class TevatronIds(Examples, Format):
             conversion.drop_or_refuse(where, "the text of passages (name the corpus that has them with --corpus)")
         ids = {"positive_document_ids": list(item.positive_ids), "negative_document_ids": list(item.negative_ids)}
         record = {"query_id": item.query_id, "query_text": title_and_text(query), **ids}
-        return record | examples.teacher_fields(item) | optional_fields(query)
+        return record | examples.teacher_fields(item) | ({"answers": list(query.answers)} if query.answers else {})
 
 
 class TevatronTexts(JsonlTexts, Format):

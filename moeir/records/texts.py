@@ -168,13 +168,6 @@ def write_json_lines(values: Iterable[Any], path: Path | str) -> int:
     return lines.write_lines((json.dumps(value, ensure_ascii=False) for value in values), path)
 
 
-def read_json_lines(source: Path | str) -> Iterator[tuple[str, Any]]:
-    """The location (file:line) and the value of each line that is not blank."""
-    name = lines.source_name(source)
-    with lines.open_lines(source) as numbered:
-        yield from _parse_json_lines(name, numbered)
-
-
 def read_objects(source: Path | str, *, dpr_examples: bool = False) -> Iterator[tuple[str, dict[str, Any]]]:
     """The location and the fields of each object of JSON lines, of one JSON array, parquet, or an `hf:` source.
 

@@ -58,6 +58,7 @@ FORMATS: dict[str, tuple[str, ...]] = {  # format -> whole files of it
     "flagembedding": (json.dumps(FLAG), json.dumps([FLAG], indent=1)),
     "pairs": ("anchor\tpositive\nwho\tan owl\nwhat\ta cat\n", '{"anchor": "who", "positive": "an owl"}'),
     "triplets": ("anchor\tpositive\tnegative_1\tnegative_2\nwho\ta\tb\tc\n", '{"anchor": "w", "positive": "o", "negative": "c"}'),
+    "labelled": ("query\tpassage\tlabel\nwho\tan owl\t1\nwho\ta cat\t0\n", '{"sentence1": "a", "sentence2": "b", "label": 1}'),
     "texts": ('{"_id": "owl", "title": "Owl", "text": "An owl hunts.", "url": "u", "answers": ["x"]}\n{"_id": "2", "text": "Zürich"}\n',),
     "tsv": ("1\tAn owl hunts.\n2\tA cat \"waits\".\n", 'id\ttext\ttitle\n1\t"An ""owl""\nhunts\tmice."\tOwl\n2\tA cat\t\n'),
     "tevatron-texts": ('{"docid": "1", "title": "Owl", "text": "An owl."}\n',),

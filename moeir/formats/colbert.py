@@ -4,12 +4,13 @@ import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
 from moeir import data_sources
 from moeir.errors import ArtifactError, DataError
-from moeir.formats.base import ANSWERS, IDS, PROVENANCE, URL, Conversion, Format, collapse_whitespace, has_digest_id
+from moeir.formats.base import ANSWERS, IDS, PROVENANCE, URL, Conversion, Format, collapse_whitespace, has_digest_id, unread_fields
 from moeir.records import examples, lines, texts
 from moeir.records.examples import Example, group_by_query
 from moeir.records.texts import Text
@@ -66,6 +67,27 @@ class IdTriples(Format):
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Example]:
         return group_by_query(read_triples(path), conversion.drop_or_refuse)
+
+
+class MsmarcoHardNegatives(Format):
+    """JSON lines {"qid", "pos", "neg"} of ids, the negatives by system: sentence-transformers' msmarco-hard-negatives."""
+
+    kind = "examples"
+
+    def read(self, path: Path, conversion: Conversion) -> Iterator[Example]:
+        def rows() -> Iterator[tuple[str, Example]]:
+            for where, record in texts.read_objects(path):
+                systems = record.get("neg")
+                id_lists = [record.get("pos"), *(systems.values() if isinstance(systems, dict) else [systems])]
+                if not all(isinstance(ids, list) for ids in id_lists):
+                    raise DataError(f"{where}: expected qid, pos and neg, lists of ids or, of neg, a list by system")
+                conversion.drop_nonempty(where, {"a query without a positive": not id_lists[0], "which system id_lists a negative": len(id_lists) > 2})
+                conversion.drop_fields(where, unread_fields(record, ("qid", "pos", "neg")))
+                positives, *negatives = (tuple(texts.parse_id(document, where) for document in side) for side in id_lists)
+                if positives:
+                    yield where, Example(texts.parse_id(record.get("qid"), where), positives, tuple(chain.from_iterable(negatives)))
+
+        return group_by_query(rows(), conversion.drop_or_refuse)
 
 
 class _NumberedTexts:

@@ -19,6 +19,7 @@ _FOLDER_FILES = {
 }
 _TABLE_KEYS = {
     "triplets": (pairs.ANCHOR_COLUMNS, pairs.POSITIVE_COLUMNS, pairs.NEGATIVE_COLUMNS),
+    "labelled": (pairs.ANCHOR_COLUMNS, pairs.LABELLED_COLUMNS, pairs.LABEL_COLUMNS),
     "pairs": (pairs.ANCHOR_COLUMNS, pairs.POSITIVE_COLUMNS),
 }
 _FORMAT_KEYS: dict[str, tuple[set[str], ...]] = {  # a line of the format has all keys of one of these sets
@@ -27,6 +28,7 @@ _FORMAT_KEYS: dict[str, tuple[set[str], ...]] = {  # a line of the format has al
     "dpr": ({"question", "positive_ctxs"},),
     "examples": ({"query_id", "positive_ids"},),
     "flagembedding": ({"query", "pos", "neg"}, {"query", "pos"}),
+    "msmarco-hard-negatives": ({"qid", "pos", "neg"},),
     **{name: tuple(map(set, product(*columns))) for name, columns in _TABLE_KEYS.items()},
     "tevatron-texts": ({"docid", "text"}, {"docid", "document_text"}),
 }

@@ -18,7 +18,9 @@ POSITIVE_COLUMNS = ("positive", "answer", "pos", "passage", "sentence2")
 NEGATIVE_COLUMNS = ("negative", "neg", "negative_1")
 _NEGATIVE = re.compile("neg|negative(_[0-9]+)?")
 LABEL_COLUMNS = ("label", "score")
+LABELLED_COLUMNS = (*POSITIVE_COLUMNS, "document", "response", "text")
 DELIMITERS = {".tsv": "\t", ".csv": ","}
+_LABELS = {"1": True, "1.0": True, "True": True, "0": False, "0.0": False, "False": False}
 
 
 class Pairs(Format):
@@ -33,8 +35,6 @@ class Pairs(Format):
         def rows() -> Iterator[tuple[str, Example]]:
             known_texts: dict[str, Text] = {}
             for where, record in read_table(path):
-                if label := next((name for name in LABEL_COLUMNS if name in record), None):
-                    raise DataError(f"{where}: has a column {label!r}; expected positives, and negatives in columns of their own")
                 columns = (ANCHOR_COLUMNS, POSITIVE_COLUMNS, *((name,) for name in record if _NEGATIVE.fullmatch(name)))
                 row = [parse_text_column(record, names, where) for names in columns]
                 query, *passages = (known_texts.setdefault(text.id, text) for text in row)
@@ -66,6 +66,31 @@ class Triplets(Pairs, Format):
     """Columns anchor, positive, negative: sentence-transformers' triplets, a row per positive and negative; also reads negative_1, …"""
 
     columns = ("anchor", "positive", "negative")
+
+
+class Labelled(Format):
+    """Columns query, passage, label: 1 for a positive, 0 for a negative; pairs of sentence-transformers' cross-encoders, read only."""
+
+    kind = "examples"
+
+    def read(self, path: Path, conversion: Conversion) -> Iterator[Example]:
+        queries = dict[Text, dict[Text, bool]]()
+        for where, record in read_table(path):
+            query, passage = (parse_text_column(record, names, where) for names in (ANCHOR_COLUMNS, LABELLED_COLUMNS))
+            conversion.drop_fields(where, base.unread_fields(record, (*ANCHOR_COLUMNS, *LABELLED_COLUMNS, *LABEL_COLUMNS)))
+            value = record.get("label", record.get("score"))
+            if (label := _LABELS.get(str(value))) is None:
+                expected = "1 is a positive, 0 a negative; a similarity is neither: choose a threshold, or write it as a teacher's score"
+                raise DataError(f"{where}: label is not 1 or 0: {value!r}; {expected}")
+            if queries.setdefault(query, {}).setdefault(passage, label) is not label:
+                raise DataError(f"{where}: the passage has another label on an earlier line")
+        for query, labels in queries.items():
+            positives, negatives = ([text for text, label in labels.items() if label is side] for side in (True, False))
+            if not positives:
+                conversion.drop_or_refuse(f"query {query.text!r}", "a query without a positive")
+                continue
+            ids, negative_ids = (tuple(text.id for text in side) for side in (positives, negatives))
+            yield Example(query.id, ids, negative_ids, query=query, passages=(*positives, *negatives))
 
 
 def read_table(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -46,6 +46,7 @@ HEADS = [  # formats that may be meant, file, first lines
     ("triplets", "x.csv", "anchor,positive,negative"),
     ("triplets", "x.tsv", "anchor\tpositive\tnegative_1\tnegative_2"),
     ("pairs", "x.jsonl", '{"anchor": "a", "positive": "b"}'),
+    ("labelled", "x.csv", "sentence1,sentence2,label"),
     ("qrels", "x.tsv", "7\t0\t1\t25"),
     ("", "x.json", '{"q1": {"d1": 1}}'),
     ("tsv", "x.tsv", 'id\ttext\ttitle\n1\t"The ""Bond"" films"\tTheme'),
@@ -210,7 +211,6 @@ def test_fields_that_nobody_reads_are_refused(tmp_path: Path, moeir: Moeir) -> N
 
 
 ROWS = [
-    ("pairs", '{"sentence1": "an owl", "sentence2": "a bird", "score": 0.73}\n', "x.jsonl:1: has a column 'score'; expected positives"),
     ("triplets", 'anchor\tpositive\nwho\t"Yes\nwhat\tan owl\n', 'x.tsv:2: a column begins with " and is not closed before line 3'),
     ("triplets", "anchor\tpassages\nq\tp\n", "no text column positive or answer or pos or passage or sentence2 among anchor, passages"),
     ("triplets", "anchor\tpositive\tnegative\nq\tp\n", "3 columns expected (anchor, positive, negative), found 2"),
@@ -221,7 +221,7 @@ ROWS = [
 
 @pytest.mark.parametrize(("spec", "content", "words"), ROWS)
 def test_a_faulty_line_is_named(spec: str, content: str, words: str, tmp_path: Path, moeir: Moeir) -> None:
-    path = tmp_path / ("x.jsonl" if spec == "pairs" else "x.tsv")
+    path = tmp_path / "x.tsv"
     path.write_text(content)
     result = moeir("convert", "--input", path, "--from", spec, "--to", "examples")
     assert result.code == 3 and words in result.stderr and str(path) in result.stderr, result

@@ -89,7 +89,7 @@ def test_collections(data_folder: Path, moeir: Moeir) -> None:
 
 def test_every_format_is_among_the_round_trips() -> None:
     groups = {spec.split(":")[0] for spec in (*EXAMPLES, *TEXTS, *QRELS, *RUNS, *COLLECTIONS, *PAIRS, "tevatron-ids", "colbert")}
-    others = {"checkpoint", "sentence-transformers", "pylate", "bge-m3", "id-triples"}
+    others = {"checkpoint", "sentence-transformers", "pylate", "bge-m3", "labelled", "id-triples", "msmarco-hard-negatives"}
     assert {variant.name for variant in variants.list_variants("formats")} == groups | others
 
 

@@ -20,6 +20,12 @@ Sides = dict[str, tuple[list[str], list[str]]]
 
 WANTED = {"who hunts": (["An owl hunts."], ["A cat waits."]), "who flies": (["A bat flies."], ["An eel swims."])}
 TRIPLETS = [{"anchor": query, "positive": positive, "negative": negative} for query, ([positive], [negative]) in WANTED.items()]
+SENTENCES = [
+    {"query": query, "passage": passage, "label": label}
+    for query, sides in WANTED.items()
+    for label, passages in zip((1, 0), sides)
+    for passage in passages
+]
 ROWS: dict[str, list[dict[str, Any]]] = {
     "flagembedding": [{"query": query, "pos": positives, "neg": negatives} for query, (positives, negatives) in WANTED.items()],
     "triplets": TRIPLETS,
@@ -27,6 +33,8 @@ ROWS: dict[str, list[dict[str, Any]]] = {
         {"question": row["anchor"], "answer": row["positive"], "negative": row["negative"], "source": "web"} for row in TRIPLETS
     ],
     "tuples": [{"query": row["anchor"], "positive": row["positive"], "negative_1": row["negative"]} for row in TRIPLETS],
+    "labelled": SENTENCES,
+    "labelled by score": [{"sentence1": row["query"], "sentence2": row["passage"], "score": float(row["label"])} for row in SENTENCES],
     "tevatron": [
         {
             "query_id": query.split()[1],
@@ -99,6 +107,19 @@ def test_judgements_are_no_triples(rows: str, tmp_path: Path) -> None:
         list(read_training_examples(tmp_path / "x.tsv"))
 
 
+def test_hard_negatives_of_all_systems_are_united(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = [
+        {"qid": 7, "pos": [10], "neg": {"bm25": [11, 12], "dense": [12, 13, 10]}},
+        {"qid": 8, "pos": [], "neg": {"bm25": [11]}},
+        {"qid": 9, "pos": [14], "neg": {"bm25": []}},
+        {"qid": 6, "pos": [], "neg": {"bm25": [11]}},
+    ]
+    path = write_lines(tmp_path / "hard.jsonl", rows)
+    assert read_ids(path) == {"7": (("10",), ("11", "12", "13")), "9": (("14",), ())}
+    assert f"{path}: read as msmarco-hard-negatives, which leaves out, 2 times: a query without a positive" in caplog.messages
+    assert f"{path}: read as msmarco-hard-negatives, which leaves out, 1 times: a positive that is a negative elsewhere" in caplog.messages
+
+
 def test_lines_of_a_query_are_merged_and_what_contradicts_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     rows = [
         {"query": "who", "pos": ["owl", "owl"], "neg": ["cat", "bat", "owl"], "pos_scores": [9.0, 8.5], "neg_scores": [1.0, 2.0, 2.0]},
@@ -145,12 +166,10 @@ def test_negatives_that_another_file_calls_positive_are_counted(tmp_path: Path, 
     assert caplog.messages == ["1: 1 negatives are left out, which another file calls positives of their query"]
 
 
-@pytest.mark.parametrize(
-    "row", [{"sentence1": "an owl", "sentence2": "a bird", "score": 0.73}, {"query": "who", "passage": "he", "label": 0}]
-)
-def test_pairs_with_labels_are_no_positives(row: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"train.jsonl:1: has a column '(score|label)'; expected positives, and negatives in columns"):
-        list(read_training_examples(write_lines(tmp_path / "train.jsonl", [row])))
+def test_a_similarity_is_no_label(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "sts.jsonl", [{"sentence1": "an owl", "sentence2": "a bird", "score": 0.73}])
+    with pytest.raises(DataError, match=r"sts.jsonl:1: label is not 1 or 0: 0.73; 1 is a positive, 0 a negative; a similarity is neither"):
+        list(read_training_examples(path))
 
 
 def test_teacher_scores_inside_tevatrons_passages_are_read(tmp_path: Path) -> None:

@@ -81,7 +81,8 @@ class MsmarcoHardNegatives(Format):
                 id_lists = [record.get("pos"), *(systems.values() if isinstance(systems, dict) else [systems])]
                 if not all(isinstance(ids, list) for ids in id_lists):
                     raise DataError(f"{where}: expected qid, pos and neg, lists of ids or, of neg, a list by system")
-                conversion.drop_nonempty(where, {"a query without a positive": not id_lists[0], "which system id_lists a negative": len(id_lists) > 2})
+                losses = {"a query without a positive": not id_lists[0], "which system found a negative": len(id_lists) > 2}
+                conversion.drop_nonempty(where, losses)
                 conversion.drop_fields(where, unread_fields(record, ("qid", "pos", "neg")))
                 positives, *negatives = (tuple(texts.parse_id(document, where) for document in side) for side in id_lists)
                 if positives:

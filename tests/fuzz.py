@@ -48,7 +48,7 @@ DPR = {
     "positive_ctxs": [{"title": "Owl", "text": "An owl", "passage_id": "1"}],
     "negative_ctxs": [], "hard_negative_ctxs": [{"title": "Cat", "text": "A cat", "score": 3}],
 }  # fmt: skip
-FLAG = {"query": "who", "pos": ["a"], "neg": ["b"], "query_id": "q", "pos_id": ["x"], "neg_id": ["n"]}
+FLAG = {"query": "who", "pos": ["a"], "neg": ["b"]}
 FLAG |= {"pos_scores": [1.0], "neg_scores": [0.5]}
 FORMATS: dict[str, tuple[str, ...]] = {  # format -> whole files of it
     "examples": (json.dumps(EXAMPLE), json.dumps(INLINE)),
@@ -65,8 +65,6 @@ FORMATS: dict[str, tuple[str, ...]] = {  # format -> whole files of it
     "qrels": ("q1 0 owl 1\nq1 0 cat 0\nq2 0 owl 2\n",),
     "beir-qrels": ("query-id\tcorpus-id\tscore\nq1\towl\t1\nq2\tcat\t0\n",),
     "run": ("q1 Q0 owl 1 2.5 bm25\nq1 Q0 cat 2 -1.5e-3 bm25\nq2 Q0 owl 1 0.25 bm25\n",),
-    "msmarco-run": ("q1\towl\t1\nq1\tcat\t2\n",),
-    "tevatron-run": ("q1\towl\t2.5\nq1\tcat\t1.5\n",),
 }  # fmt: skip
 CONFIGURED = ("fuse", "finetune", "search")
 CONFIGS = (  # of each

@@ -102,11 +102,9 @@ def test_training_that_evaluates_and_calibration_take_the_development_split(beir
     assert stage.queries == (Path("beir/queries.jsonl.gz#beir/qrels/train.tsv"),)
 
 
-def test_a_part_of_a_file_is_checked_and_not_repaired(beir, moeir):
+def test_a_part_of_a_file_is_checked(beir, moeir):
     result = moeir("check", "--dataset", beir, "--split", "test")
     assert (result.code, result.stderr.count("test.tsv")) == (0, 1)
-    result = moeir("check", "--dataset", beir, "--split", "test", "--fix", "out")
-    assert result == (2, "", "error: --fix: repairs text files, and beir/queries.jsonl.gz#beir/qrels/test.tsv is not one\n")
 
 
 def test_without_the_default_split_the_only_one_is_taken_and_of_several_one_is_to_be_named(beir):

@@ -1,23 +1,23 @@
 """Findings of data checks: a count of each kind of fault and its first few lines, so that memory does not grow with the faults."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from moeir.errors import DataError, UsageError
+from moeir.errors import DataError
 from moeir.parsing import escape_controls, shorten_message
 from moeir.records import lines
 
 FAULT_KINDS = {  # and what to do
     "faulty-file": "check the path, or fetch the file again",
     "faulty-line": "repair or delete the line",
-    "not-utf8": "convert the file to UTF-8; --fix reads such lines as Windows-1252",
-    "control-character": "remove it; --fix writes a space instead",
-    "mojibake": "the text was decoded with another encoding than its own, as Windows-1252 for UTF-8; --fix decodes it again",
-    "duplicate": "keep one of them; --fix keeps the first",
+    "not-utf8": "convert the file to UTF-8",
+    "control-character": "remove it",
+    "mojibake": "the text was decoded with another encoding than its own, as Windows-1252 for UTF-8; decode it again",
+    "duplicate": "keep one of them",
     "empty-text": "give it a text or delete it, or keep it with --keep-empty",
     "duplicate-text": "one of them may be judged and the other not, which distorts evaluation",
     "query-in-corpus": "leave the document out when its query is evaluated, or --allow query-in-corpus",
@@ -30,7 +30,6 @@ FAULT_KINDS = {  # and what to do
     "leaked-query": "remove it from training: it is a dev query",
     "rank-order": "moeir and trec_eval order by score; moeir convert --to run sorts and numbers by it",
     "query-without-hits": "it scores 0 in every measure",
-    "missing-document": "encode the corpus again",
 }
 NOTES = {"duplicate-text", "no-relevant", "unjudged-query", "query-without-hits"}  # kinds that are no faults
 
@@ -47,31 +46,23 @@ class FindingGroup:
 
 
 class Findings:
-    """Findings by file and kind, with at most `max_lines` lines of each, 0 for all; `allowed` kinds become notes.
+    """Findings by file and kind, with at most `max_lines` lines of each, 0 for all; `allowed` kinds become notes."""
 
-    `copying` says that repaired copies of the files are written.
-    """
-
-    def __init__(self, max_lines: int = 5, allowed: Collection[str] = (), *, copying: bool = False) -> None:
-        self._max_lines, self._notes, self.copying = max_lines, NOTES.union(allowed), copying
-        self._groups: dict[tuple[str, str], FindingGroup] = {}
+    def __init__(self, max_lines: int = 5, allowed: Collection[str] = ()) -> None:
+        self._max_lines, self._notes = max_lines, NOTES.union(allowed)
+        self.groups: dict[tuple[str, str], FindingGroup] = {}  # in the order of their first findings
 
     def add(self, file: str, where: str, kind: str, message: str) -> None:
         """Add a finding; `where` is `file:line`, or the file if it concerns no single line."""
-        group = self._groups.setdefault((file, kind), FindingGroup(file, kind, kind in self._notes))
+        group = self.groups.setdefault((file, kind), FindingGroup(file, kind, kind in self._notes))
         group.count += 1
         if not self._max_lines or len(group.lines) < self._max_lines:
             group.lines.append((where, escape_controls(shorten_message(message))))
 
     @property
-    def groups(self) -> list[FindingGroup]:
-        """Groups in the order of their first findings."""
-        return list(self._groups.values())
-
-    @property
     def fault_count(self) -> int:
         """Number of findings that are faults, not notes."""
-        return sum(group.count for group in self._groups.values() if not group.note)
+        return sum(group.count for group in self.groups.values() if not group.note)
 
     def summary(self) -> str:
         """Number of faults, and their files and kinds.
@@ -80,7 +71,7 @@ class Findings:
         '1 fault in dev.tsv (faulty-line 1)'
         """
         counts, files = Counter[str](), dict[str, None]()
-        for group in self.groups:
+        for group in self.groups.values():
             if not group.note:
                 counts[group.kind] += group.count
                 files[group.file] = None
@@ -89,11 +80,11 @@ class Findings:
 
     def to_records(self) -> list[dict[str, Any]]:
         """Plain values for JSON, one record per file and kind."""
-        return [asdict(group) | {"advice": FAULT_KINDS[group.kind]} for group in self.groups]
+        return [asdict(group) | {"advice": FAULT_KINDS[group.kind]} for group in self.groups.values()]
 
     def text_lines(self) -> Iterator[str]:
         """Text lines for people, a paragraph per file and kind."""
-        for group in self.groups:
+        for group in self.groups.values():
             yield f"{group.file}: {group.kind}, {group.count:,}{' (note)' * group.note}: {FAULT_KINDS[group.kind]}"
             yield from (f"    {where}: {message}" for where, message in group.lines)
             if more := group.count - len(group.lines):
@@ -102,12 +93,12 @@ class Findings:
 
 @dataclass(frozen=True)
 class FileFindings:
-    """The findings of one file, and the ids of queries and documents that it may refer to; None if unknown."""
+    """The findings of one file, and the queries and documents that it may refer to, each with its fingerprint; None if unknown."""
 
     findings: Findings
     path: Path | str
-    queries: Collection[str] | None = None
-    documents: Collection[str] | None = None
+    queries: Mapping[str, int] | None = None
+    documents: Mapping[str, int] | None = None
 
     @cached_property
     def name(self) -> str:
@@ -122,11 +113,6 @@ class FileFindings:
         """Add a reader's error as a finding at the location with which it begins."""
         where, _, message = str(problem).partition(": ")
         self.add(where, "faulty-file" if where == self.name else "faulty-line", message)
-
-    def refuse_copy(self, reason: object) -> None:
-        """UsageError if repaired copies are written and this file cannot have one."""
-        if self.findings.copying:
-            raise UsageError(f"--fix: {self.name} cannot be copied: {str(reason).removeprefix(f'{self.name}: ')}")
 
     def check_references(self, where: str, query: str, *documents: str) -> None:
         """Add a finding if the query or a document of a line is unknown; a document whose passages are in the corpus is not."""

@@ -1,5 +1,6 @@
 """The interface of a format, and the context of a conversion: texts to look up, and whether information may be dropped."""
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from moeir.records.texts import Text
 TextsById = Mapping[str, Text]
 PROVENANCE, TEACHER_SCORES = "field 'negative_provenance'", "a teacher's scores"  # parts of data, as messages call them
 EMPTY: tuple[Any, ...] = (None, "", [], {})  # values of a field that hold nothing
-ANSWERS, URL = "field 'answers'", "field 'url'"
+ANSWERS, URL, IDS = "field 'answers'", "field 'url'", "ids"
 
 
 @dataclass
@@ -37,18 +38,9 @@ class Conversion:
         self.dropped_counts[what] = self.dropped_counts.get(what, 0) + 1
 
     def drop_fields(self, where: str, extra: Mapping[str, Any] | None) -> None:
-        """`drop_or_refuse` for each field that a reader has left over."""
+        """`drop_or_refuse` for each field that is not read."""
         for name in extra or ():
             self.drop_or_refuse(where, f"field {name!r}")
-
-    def add_fields(self, where: str, record: dict[str, Any], extra: Mapping[str, Any] | None) -> dict[str, Any]:
-        """The record with collected fields; one that has the name of another, nonempty field is dropped or refused."""
-        for name, value in (extra or {}).items():
-            if record.get(name, value) not in (*EMPTY, value):
-                self.drop_or_refuse(where, f"field {name!r} beside another of this name")
-            else:
-                record[name] = value
-        return record
 
     def drop_nonempty(self, where: str, values: Mapping[str, object]) -> None:
         """`drop_or_refuse` for each value that is not empty."""
@@ -67,10 +59,7 @@ class Conversion:
         return texts_by_id[text_id]
 
     def look_up_texts(self, example: Example, losses: Iterable[str]) -> tuple[Text, dict[str, Text]]:
-        """The query of an example and its passages by id, looked up where the example has no texts.
-
-        `losses`, and with them other fields, are dropped or refused; a format with room for any field has none.
-        """
+        """The query of an example and its passages by id, looked up where the example has no texts; `losses` are dropped or refused."""
         where, query, passages = f"query {example.query_id!r}", example.query, example.passages
         if query is None:
             ids = (*example.positive_ids, *example.negative_ids)
@@ -81,10 +70,9 @@ class Conversion:
             TEACHER_SCORES: example.positive_scores,
             ANSWERS: query.answers,
             URL: any(passage.url for passage in passages),
+            IDS: not all(map(has_digest_id, (query, *passages))),
         }
         self.drop_nonempty(where, {what: values[what] for what in losses})
-        for extra in (example.extra, *(passage.extra for passage in passages)) if losses else ():
-            self.drop_fields(where, extra)
         return query, {passage.id: passage for passage in passages}
 
 
@@ -131,16 +119,6 @@ def title_and_text(text: Text) -> str:
     return text.content if text.title else text.text
 
 
-def optional_fields(text: Text) -> dict[str, Any]:
-    """The url and the answers of a text, where it has some, under moeir's names.
-
-    >>> optional_fields(Text("q", "who?", answers=("she",)))
-    {'answers': ['she']}
-    """
-    values = {"url": text.url, "answers": list(text.answers)}
-    return {name: value for name, value in values.items() if value}
-
-
 def flatten_title(passage: Text, where: str, conversion: Conversion) -> str:
     """Title and text in one string; the boundary between them is lost."""
     conversion.drop_nonempty(where, {"the title as a field of its own": passage.title, URL: passage.url})
@@ -153,3 +131,17 @@ def collapse_whitespace(text: str, where: str, conversion: Conversion) -> str:
         conversion.drop_or_refuse(where, "a tab or a line break within a text")
         return " ".join(text.split())
     return text
+
+
+def text_digest(text: str) -> str:
+    """An id for a text without one: equal texts get equal ids.
+
+    >>> text_digest("An owl.")
+    '359b67d612d5691c'
+    """
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def has_digest_id(text: Text) -> bool:
+    """Whether a text's id is its digest, so that dropping it loses nothing."""
+    return text.id == text_digest(title_and_text(text))

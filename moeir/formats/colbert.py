@@ -1,16 +1,16 @@
-"""ColBERT's training files: triples of text numbers, with the numbered collection and queries."""
+"""ColBERT's training files: triples of text numbers, with the numbered collection and queries; MS MARCO's triples of ids."""
 
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
 from moeir import data_sources
 from moeir.errors import ArtifactError, DataError
-from moeir.formats.base import ANSWERS, PROVENANCE, URL, Conversion, Format, collapse_whitespace
-from moeir.formats.examples import has_digest_id
+from moeir.formats.base import ANSWERS, IDS, PROVENANCE, URL, Conversion, Format, collapse_whitespace, has_digest_id, unread_fields
 from moeir.records import examples, lines, texts
 from moeir.records.examples import Example, group_by_query
 from moeir.records.texts import Text
@@ -60,6 +60,37 @@ class Colbert(Format):
         return count
 
 
+class IdTriples(Format):
+    """Tab-separated ids of a query, a positive and a negative (MS MARCO's qidpidtriples), or JSON lists, with scores as ColBERT's."""
+
+    kind = "examples"
+
+    def read(self, path: Path, conversion: Conversion) -> Iterator[Example]:
+        return group_by_query(read_triples(path), conversion.drop_or_refuse)
+
+
+class MsmarcoHardNegatives(Format):
+    """JSON lines {"qid", "pos", "neg"} of ids, the negatives by system: sentence-transformers' msmarco-hard-negatives."""
+
+    kind = "examples"
+
+    def read(self, path: Path, conversion: Conversion) -> Iterator[Example]:
+        def rows() -> Iterator[tuple[str, Example]]:
+            for where, record in texts.read_objects(path):
+                systems = record.get("neg")
+                id_lists = [record.get("pos"), *(systems.values() if isinstance(systems, dict) else [systems])]
+                if not all(isinstance(ids, list) for ids in id_lists):
+                    raise DataError(f"{where}: expected qid, pos and neg, lists of ids or, of neg, a list by system")
+                losses = {"a query without a positive": not id_lists[0], "which system found a negative": len(id_lists) > 2}
+                conversion.drop_nonempty(where, losses)
+                conversion.drop_fields(where, unread_fields(record, ("qid", "pos", "neg")))
+                positives, *negatives = (tuple(texts.parse_id(document, where) for document in side) for side in id_lists)
+                if positives:
+                    yield where, Example(texts.parse_id(record.get("qid"), where), positives, tuple(chain.from_iterable(negatives)))
+
+        return group_by_query(rows(), conversion.drop_or_refuse)
+
+
 class _NumberedTexts:
     """Texts numbered from 0 in order of appearance, each written when it is first seen."""
 
@@ -71,8 +102,8 @@ class _NumberedTexts:
         if text.id not in self._numbers:
             number = self._numbers[text.id] = len(self._numbers)
             where = f"text {text.id!r}"
-            ids = {"ids": text.id != str(number) and not has_digest_id(text)}
-            self._conversion.drop_nonempty(where, {URL: text.url, ANSWERS: text.answers, **ids})
+            loses_id = text.id != str(number) and not has_digest_id(text)
+            self._conversion.drop_nonempty(where, {URL: text.url, ANSWERS: text.answers, IDS: loses_id})
             words = [collapse_whitespace(part, where, self._conversion) for part in (text.text, *([text.title] if text.title else []))]
             self._output.write("\t".join([str(number), *words]) + "\n")
         return self._numbers[text.id]
@@ -94,7 +125,8 @@ def _to_rows(example: Example, conversion: Conversion, passages: _NumberedTexts,
 def read_triples(path: Path) -> Iterator[tuple[str, Example]]:
     """The location and the example by id of each row of tab-separated triples, or of JSON lines of a query, a positive and negatives."""
     is_json = lines.strip_compression_suffix(path).suffix in (".jsonl", ".json")
-    for where, row in texts.read_json_lines(path) if is_json else _read_tab_rows(path):
+    for where, line in _read_lines(path):
+        row = texts.parse_json(line, where) if is_json else line.split("\t")
         if not isinstance(row, list) or len(row) < 2:
             raise DataError(f"{where}: expected a query, a positive and negatives, as a list or between tabs")
         query, *documents = row
@@ -108,15 +140,16 @@ def read_triples(path: Path) -> Iterator[tuple[str, Example]]:
         yield where, Example(texts.parse_id(query, where), ids[:1], ids[1:], positive_scores=scores[:1], negative_scores=scores[1:])
 
 
-def _read_tab_rows(path: Path) -> Iterator[tuple[str, list[str]]]:
+def _read_lines(path: Path) -> Iterator[tuple[str, str]]:
     with lines.open_lines(path) as numbered:
-        yield from ((f"{path}:{number}", line.split("\t")) for number, line in numbered if line.strip())
+        yield from ((f"{path}:{number}", line) for number, line in numbered if line.strip())
 
 
 def _read_numbered_texts(path: Path) -> dict[str, Text]:
     """The texts of a file by their number in the triples."""
     numbered_texts: dict[str, Text] = {}
-    for where, (number, *columns) in _read_tab_rows(path):
+    for where, line in _read_lines(path):
+        number, *columns = line.split("\t")
         if len(columns) not in (1, 2):
             raise DataError(f"{where}: expected tab-separated number, text and optional title, found {len(columns) + 1} columns")
         numbered_texts[number] = Text(texts.parse_id(number, where), columns[0], "".join(columns[1:]))

@@ -1,6 +1,5 @@
 """Detect the format of a file or folder where its first lines are unambiguous."""
 
-import csv
 from collections.abc import Iterable
 from contextlib import suppress
 from itertools import islice, product
@@ -34,7 +33,6 @@ _FORMAT_KEYS: dict[str, tuple[set[str], ...]] = {  # a line of the format has al
     "tevatron-texts": ({"docid", "text"}, {"docid", "document_text"}),
 }
 _TREC_COLUMNS = {6: ("run", 4), 4: ("qrels", 3)}  # by their number: the format, and the column that is a number
-_THREE_COLUMNS = ["tevatron-run", "beir-qrels", "msmarco-run"]  # formats of a query, a document and a number
 HEAD_LINES = 10
 
 
@@ -44,17 +42,19 @@ def detect_format(path: Path) -> str:
         files = {lines.strip_compression_suffix(file).name for file in path.iterdir()}
         fitting = {name: layout for name, layout in _FOLDER_FILES.items() if layout <= files}
         names = [name for name, layout in fitting.items() if not any(layout < other for other in fitting.values())]
+        if len(names) > 1:
+            raise UsageError(f"{path}: may be {' or '.join(names)}; say which with --from")
+        name = names[0] if names else None
     elif not path.exists() and str(path) != "-":
-        raise UsageError(f"{path}: no such file or folder")
+        raise DataError(f"{path}: no such file or folder")
     else:
         record, head = _read_head(path)
-        names = _detect_columns(head, path) if record is None else _detect_record(record)
-        if not names and head and not head[0].startswith(("{", "[")) and (advice := lines.describe_markup(head[0])):
+        name = _detect_columns(head, path) if record is None else _detect_record(record)
+        if name is None and head and not head[0].startswith(("{", "[")) and (advice := lines.describe_markup(head[0])):
             raise UsageError(f"{path}: format not recognised: {advice}")
-    if len(names) != 1:
-        problem = f"may be {' or '.join(names)}; say which" if names else "format not recognised; name it"
-        raise UsageError(f"{path}: {problem} with --from (moeir variants formats lists them)")
-    return names[0]
+    if name is None:
+        raise UsageError(f"{path}: format not recognised; name it with --from (moeir variants formats lists them)")
+    return name
 
 
 def detect_examples(path: Path) -> str | None:
@@ -64,20 +64,12 @@ def detect_examples(path: Path) -> str | None:
     """
     record, head = _read_head(path)
     if record is not None or not head:
-        return _match_keys(record or {}) or (_detect_record(record) or ["examples"])[0]
+        return _match_keys(record or {}) or _detect_record(record or {}) or "examples"
     if head[0].lstrip().startswith("["):
         return "id-triples"
-    names = _detect_columns(head, path)
-    return names[0] if len(names) == 1 else "id-triples" if _are_id_triples([line.split("\t") for line in head]) else None
-
-
-def _are_id_triples(rows: list[list[str]]) -> bool:
-    """Whether rows are three ids each that can be neither judgements nor a run: grades, or the documents of one query with numbers."""
-    if any(len(row) != 3 or any(len(word.split()) != 1 for word in row) for row in rows):
-        return False
-    queries, positives, last = map(set, zip(*rows, strict=True))
-    is_one_list = len(queries) == 1 and len(positives) == len(rows) > 1 and all(map(_is_number, last))
-    return not is_one_list and not last <= set("0123456789")
+    name, rows = _detect_columns(head, path), [line.split("\t") for line in head]
+    has_grades = {row[-1] for row in rows} <= set("0123456789")
+    return "id-triples" if name in (None, "beir-qrels") and all(len(row) == 3 for row in rows) and not has_grades else name
 
 
 def _read_head(path: Path) -> tuple[dict[str, Any] | None, list[str]]:
@@ -91,13 +83,10 @@ def _read_head(path: Path) -> tuple[dict[str, Any] | None, list[str]]:
     return next(texts.read_objects(path), ("", {}))[1], head
 
 
-def _detect_record(record: Any) -> list[str]:
-    if not isinstance(record, dict):
-        return []
+def _detect_record(record: dict[str, Any]) -> str | None:
     match = _match_keys(record)
     is_text = any(name in record for name in texts.ID_FIELDS) and any(name in record for name in texts.TEXT_FIELDS)
-    name = "texts" if is_text and match in (None, "pairs") else match
-    return [] if name is None else [name]
+    return "texts" if is_text and match in (None, "pairs") else match
 
 
 def _match_keys(names: Iterable[str]) -> str | None:
@@ -105,30 +94,27 @@ def _match_keys(names: Iterable[str]) -> str | None:
     return next((name for name, alternatives in _FORMAT_KEYS.items() if any(keys <= present for keys in alternatives)), None)
 
 
-def _detect_columns(head: list[str], path: Path) -> list[str]:
-    """The formats that the lines may have."""
+def _detect_columns(head: list[str], path: Path) -> str | None:
+    """The format that the lines have."""
     if not head:
-        return []
-    head = [line for line in head if not line.startswith("#")] or head  # comments of judgements
+        return None
     delimiter = "," if lines.strip_compression_suffix(path).suffix.lower() == ".csv" else "\t"
-    with suppress(csv.Error):  # a carriage return within the line
-        if (match := _match_keys(next(csv.reader(head[:1], delimiter=delimiter)))) in _TABLE_KEYS:
-            return [str(match)]
+    if (match := _match_keys(head[0].replace('"', "").split(delimiter))) in _TABLE_KEYS:
+        return match
     rows = [line.split("\t") if "\t" in line else line.split() for line in head]
     width = len(rows[0])
     if width in (3, 4) and rows[0][0] in ROW_FIELDS["query"] and rows[0][-1] in ROW_FIELDS["grade"]:
-        return ["beir-qrels" if width == 3 else "qrels"]
+        return "beir-qrels" if width == 3 else "qrels"
     with suppress(DataError):
         if texts.parse_header(head[0], ""):
-            return ["tsv"]
-    if any(len(row) != width for row in rows):
-        return []
-    if width in _TREC_COLUMNS:
+            return "tsv"
+    is_table, has_tabs = all(len(row) == width for row in rows), "\t" in head[0]
+    if is_table and width in _TREC_COLUMNS:
         name, number = _TREC_COLUMNS[width]
-        return [name] * all(row[1] in ("0", "Q0", "q0") and _is_number(row[number]) for row in rows)
-    if width == 3 and "\t" in head[0]:
-        return _THREE_COLUMNS if all(_is_number(row[-1]) for row in rows) else []
-    return ["tsv"] * (width == 2 and "\t" in head[0] and any(" " in row[-1] for row in rows))
+        return name if all(row[1] in ("0", "Q0", "q0") and _is_number(row[number]) for row in rows) else None
+    if is_table and width == 3 and has_tabs and all(_is_number(row[-1]) for row in rows):
+        return "beir-qrels"
+    return "tsv" if is_table and width == 2 and has_tabs and any(" " in row[-1] for row in rows) else None
 
 
 def _is_number(word: str) -> bool:

@@ -26,19 +26,20 @@ class Dpr(Examples, Format):
 
 
 def _to_entry(example: Example, conversion: Conversion) -> dict[str, Any]:
-    where, (query, passages) = f"query {example.query_id!r}", conversion.look_up_texts(example, [])
+    query, passages = conversion.look_up_texts(example, [])
 
-    def contexts(ids: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-        for passage in map(passages.__getitem__, ids):
-            context = {"title": passage.title, "text": passage.text, "passage_id": passage.id}
-            yield conversion.add_fields(where, context | ({"url": passage.url} if passage.url else {}), passage.extra)
+    def contexts(ids: tuple[str, ...]) -> list[dict[str, Any]]:
+        return [
+            {"title": passage.title, "text": passage.text, "passage_id": passage.id} | ({"url": passage.url} if passage.url else {})
+            for passage in map(passages.__getitem__, ids)
+        ]
 
     entry = {
         "question_id": example.query_id,
         "question": title_and_text(query),
         "answers": list(query.answers),
-        "positive_ctxs": list(contexts(example.positive_ids)),
+        "positive_ctxs": contexts(example.positive_ids),
         "negative_ctxs": [],
-        "hard_negative_ctxs": list(contexts(example.negative_ids)),
+        "hard_negative_ctxs": contexts(example.negative_ids),
     }
-    return conversion.add_fields(where, entry | examples.teacher_fields(example), example.extra)
+    return entry | examples.teacher_fields(example)

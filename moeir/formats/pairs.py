@@ -6,10 +6,9 @@ from itertools import chain, product
 from pathlib import Path
 from typing import Any, ClassVar
 
-from moeir.errors import DataError
+from moeir.errors import DataError, UsageError
 from moeir.formats import base
-from moeir.formats.base import Conversion, Format
-from moeir.formats.examples import has_digest_id, text_digest
+from moeir.formats.base import Conversion, Format, text_digest
 from moeir.records import lines, texts
 from moeir.records.examples import Example, group_by_query
 from moeir.records.texts import Text
@@ -24,11 +23,11 @@ DELIMITERS = {".tsv": "\t", ".csv": ","}
 _LABELS = {"1": True, "1.0": True, "True": True, "0": False, "0.0": False, "False": False}
 
 
-class _Rows(base.Format):
-    """Rows of an anchor, a positive, and any negatives."""
+class Pairs(Format):
+    """Columns anchor, positive: sentence-transformers' pairs, without negatives; written as JSON lines."""
 
     kind = "examples"
-    columns: ClassVar[tuple[str, ...]]
+    columns: ClassVar[tuple[str, ...]] = ("anchor", "positive")
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[Example]:
         """Examples by query."""
@@ -40,40 +39,30 @@ class _Rows(base.Format):
                 row = [parse_text_column(record, names, where) for names in columns]
                 query, *passages = (known_texts.setdefault(text.id, text) for text in row)
                 positive, *negatives = (passage.id for passage in passages)
-                extra = base.unread_fields(record, chain(*columns))
-                yield where, Example(query.id, (positive,), tuple(negatives), query=query, passages=tuple(passages), extra=extra)
+                conversion.drop_fields(where, base.unread_fields(record, chain(*columns)))
+                yield where, Example(query.id, (positive,), tuple(negatives), query=query, passages=tuple(passages))
 
         return group_by_query(rows(), conversion.drop_or_refuse)
 
     def write(self, items: Iterator[Example], path: Path, conversion: Conversion) -> int:
-        """Write the rows, with their column names, and return their number."""
-        rows = chain.from_iterable(self._to_rows(example, conversion, path) for example in items)
-        if (delimiter := DELIMITERS.get(_suffix(path))) is None:
-            return texts.write_json_lines((dict(zip(self.columns, row, strict=True)) for row in rows), path)
-        return lines.write_lines((lines.format_csv(row, delimiter) for row in chain([self.columns], rows)), path) - 1
+        """Write the rows and return their number."""
+        if _suffix(path) in DELIMITERS:
+            raise UsageError(f"{path}: {conversion.target} are written as JSON lines; name a file that ends with .jsonl")
+        rows = chain.from_iterable(self._to_rows(example, conversion) for example in items)
+        return texts.write_json_lines((dict(zip(self.columns, row, strict=True)) for row in rows), path)
 
-    def _to_rows(self, example: Example, conversion: Conversion, path: Path) -> Iterator[tuple[str, ...]]:
+    def _to_rows(self, example: Example, conversion: Conversion) -> Iterator[tuple[str, ...]]:
         """A row of texts for each combination; fields without a column are dropped or refused."""
         where, is_pair = f"query {example.query_id!r}", len(self.columns) == 2
-        query, passages = conversion.look_up_texts(example, [base.TEACHER_SCORES, base.PROVENANCE, base.ANSWERS])
-        conversion.drop_nonempty(where, {"ids": not all(map(has_digest_id, (query, *passages.values())))})
+        query, passages = conversion.look_up_texts(example, [base.TEACHER_SCORES, base.PROVENANCE, base.ANSWERS, base.IDS])
         words = {name: base.flatten_title(passage, where, conversion) for name, passage in passages.items()}
         positives, negatives = ([words[document] for document in ids] for ids in (example.positive_ids, example.negative_ids))
         losses = {"negatives": is_pair and negatives, "a query without a negative": not is_pair and not negatives}
         conversion.drop_nonempty(where, losses)
-        columns = [[base.title_and_text(query)], positives, negatives][: len(self.columns)]
-        if _suffix(path) == ".tsv":
-            columns = [[base.collapse_whitespace(text, where, conversion) for text in column] for column in columns]
-        return product(*columns)
+        return product(*[[base.title_and_text(query)], positives, negatives][: len(self.columns)])
 
 
-class Pairs(_Rows, Format):
-    """Columns anchor, positive: sentence-transformers' pairs, without negatives."""
-
-    columns = ("anchor", "positive")
-
-
-class Triplets(_Rows, Format):
+class Triplets(Pairs, Format):
     """Columns anchor, positive, negative: sentence-transformers' triplets, a row per positive and negative; also reads negative_1, …"""
 
     columns = ("anchor", "positive", "negative")

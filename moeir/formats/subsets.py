@@ -1,12 +1,12 @@
-"""Samples and splits of collections, decided by a seed and not by the order of lines, and samples of texts."""
+"""Samples of texts and splits of collections, decided by a seed and not by the order of lines."""
 
 import hashlib
 import heapq
 import re
 from collections import Counter
-from collections.abc import Collection as Container
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from operator import itemgetter
 from typing import TypeVar
 
 from moeir.errors import DataError, UsageError
@@ -18,38 +18,22 @@ TRAIN = "train"
 _SPLIT_NAME = re.compile(r"\w[-.\w]*")  # FOLDER#SPLIT and qrels/SPLIT.tsv can name it
 
 
-def sample_items(items: Iterable[Item], size: int, seed: int, always: Container[str] = frozenset()) -> list[Item]:
-    """A random sample of ids or texts, in their order and with memory for `size` of them; those of the ids `always` come first.
+def sample_items(items: Iterable[Item], size: int, seed: int) -> list[Item]:
+    """A random sample of ids or texts, in their order and with memory for `size` of them.
 
-    >>> sample_items("abcdef", 3, seed=1), sample_items("ab", 3, seed=1), sample_items("abcdef", 3, seed=1, always={"b", "f"})
-    (['a', 'c', 'd'], ['a', 'b'], ['b', 'c', 'f'])
+    >>> sample_items("abcdef", 3, seed=1), sample_items("ab", 3, seed=1)
+    (['a', 'c', 'd'], ['a', 'b'])
     """
 
-    def rank(entry: tuple[int, Item]) -> tuple[bool, bytes]:
-        name = entry[1] if isinstance(entry[1], str) else entry[1].id
-        return name not in always, _digest(name, seed)
+    def rank(entry: tuple[int, Item]) -> bytes:
+        return _digest(entry[1] if isinstance(entry[1], str) else entry[1].id, seed)
 
-    chosen = heapq.nsmallest(max(size, len(always)), enumerate(items), key=rank)
-    return [item for _, item in sorted(chosen, key=lambda entry: entry[0])]
+    return [item for _, item in sorted(heapq.nsmallest(size, enumerate(items), key=rank), key=itemgetter(0))]
 
 
 def _digest(text: str, seed: int) -> bytes:
     """Random bytes for a text."""
     return hashlib.blake2b(text.encode(), digest_size=8, key=str(seed).encode()).digest()
-
-
-def sample_collection(collection: Collection, queries: int | None, documents: int | None, seed: int) -> Collection:
-    """A collection with a sample of the judged queries and their judgements, and a sample of the documents that holds all judged ones."""
-    qrels = collection.qrels
-    if queries is not None:
-        chosen = set(sample_items(sorted({query for grades in qrels.values() for query in grades}), queries, seed))
-        qrels = {split: {query: grades[query] for query in grades if query in chosen} for split, grades in qrels.items()}
-        qrels = {split: grades for split, grades in qrels.items() if grades}
-        collection = replace(collection, queries=(text for text in collection.queries if text.id in chosen), qrels=qrels)
-    if documents is not None:
-        judged = {document for grades in qrels.values() for documents in grades.values() for document in documents}
-        collection = replace(collection, corpus=sample_items(collection.corpus, documents, seed, judged))
-    return collection
 
 
 def parse_shares(words: Iterable[str]) -> dict[str, float]:

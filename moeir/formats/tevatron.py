@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from moeir.formats.base import Conversion, Format, optional_fields, title_and_text
+from moeir.formats.base import Conversion, Format, title_and_text
 from moeir.formats.examples import Examples
 from moeir.formats.texts import JsonlTexts
 from moeir.records import examples
@@ -17,7 +17,7 @@ class Tevatron(Examples, Format):
         query, passages = conversion.look_up_texts(item, [])
         query, scores = replace(query, text=title_and_text(query)), item.teacher_scores
         inline = replace(item, query=query, passages=tuple(passages.values()), positive_scores=(), negative_scores=())
-        record = conversion.add_fields(f"query {item.query_id!r}", examples.example_to_record(inline), item.extra)
+        record = examples.example_to_record(inline)
         for passage in (*record["positive_passages"], *record["negative_passages"]) if scores else ():
             passage["score"] = examples.trim_score(scores[passage["docid"]])
         return record
@@ -27,16 +27,13 @@ class TevatronIds(Examples, Format):
     """JSON lines {"query_id", "query_text", "positive_document_ids", "negative_document_ids"} beside a corpus: Tevatron's since 2."""
 
     def to_record(self, item: Example, conversion: Conversion) -> dict[str, Any]:
-        where, extra = f"query {item.query_id!r}", dict(item.extra or {})
-        query_text = extra.pop("query_text", None)
-        if query_text is None:
-            query = item.query or conversion.look_up_text("queries", item.query_id, where)
-            query_text, extra = title_and_text(query), optional_fields(query) | extra
+        where = f"query {item.query_id!r}"
+        query = item.query or conversion.look_up_text("queries", item.query_id, where)
         if any(passage.id not in (conversion.corpus or {}) for passage in item.passages):
             conversion.drop_or_refuse(where, "the text of passages (name the corpus that has them with --corpus)")
         ids = {"positive_document_ids": list(item.positive_ids), "negative_document_ids": list(item.negative_ids)}
-        record = {"query_id": item.query_id, "query_text": query_text, **ids}
-        return conversion.add_fields(where, record | examples.teacher_fields(item), extra)
+        record = {"query_id": item.query_id, "query_text": title_and_text(query), **ids}
+        return record | examples.teacher_fields(item) | ({"answers": list(query.answers)} if query.answers else {})
 
 
 class TevatronTexts(JsonlTexts, Format):

@@ -30,7 +30,7 @@ class JsonlTexts(TextFormat, Format):
 
     def to_record(self, item: Text, conversion: Conversion) -> dict[str, Any]:
         record = texts.to_record(item)
-        return conversion.add_fields(f"text {item.id!r}", {self.id_field: record.pop("_id"), **record}, item.extra)
+        return {self.id_field: record.pop("_id"), **record, **(item.extra or {})}
 
 
 class Tsv(TextFormat, Format):

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from moeir import variants
@@ -34,7 +33,7 @@ def read_training_examples(path: Path, *, provenance: bool = False) -> Iterator[
     conversion, is_empty = Conversion(name, "examples", lossy=True), True
     for example in reader.read(path, conversion):
         is_empty = False
-        yield replace(example, extra=None)
+        yield example
     if is_empty:
         raise DataError(f"{path}: holds no example")
     for loss, times in conversion.dropped_counts.items():

@@ -1,11 +1,9 @@
-"""DPR's files: a JSON array of questions with answers and contexts, and lines of a question and its answers.
+"""DPR's files: a JSON array of questions with answers and contexts.
 
 A question's id is its `question_id`, or its position in the file from 0, so that queries, answers and examples read from one file agree.
 An array is read entry by entry: memory holds one entry, however large the file, unless it is a single line.
 """
 
-import ast
-import csv
 import hashlib
 import json
 import logging
@@ -14,16 +12,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from moeir.errors import DataError
+from moeir.parsing import preview
 
 log = logging.getLogger(__name__)
 NumberedLines = Iterator[tuple[int, str]]
 
 _ARRAY_START = re.compile(r"\s*\[\s*(\{|$)")
-_SPACE = re.compile(r"\s*")
+_SEPARATORS = re.compile(r"[\s,]*")
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _DECODER = json.JSONDecoder()
 _BLOCK_CHARACTERS = 1 << 20
-_FOLLOWERS = {"": ("[",), "[": ("{", "]"), "{": (",", "]"), ",": ("{",), "]": ("",)}  # what may stand behind what in an array
 QUESTION_ID_FIELDS = ("question_id", "_id", "id", "query_id", "qid")
 _CONTEXT_SCORES = ("score", "title_score")  # of the retrieval that found a context, not a teacher's
 CONTEXT_ID_FIELDS = ("passage_id", "psg_id", "docid", "_id", "id")
@@ -44,15 +42,32 @@ def read_array(name: str, numbered: NumberedLines) -> Iterator[tuple[str, dict[s
     >>> list(read_array("dev.json", iter([(1, '[{"a": 1},'), (2, ""), (3, '{"b": 2}]')])))
     [('dev.json:1', {'a': 1}), ('dev.json:3', {'b': 2})]
     """
-    previous = ""
-    for line, token in _read_tokens(name, numbered):
-        kind = "{" if isinstance(token, dict) else token
-        if kind not in _FOLLOWERS[previous]:
-            expected = " or ".join(_FOLLOWERS[previous]) or "nothing more"
-            raise DataError(f"{name}:{line}: expected {expected} in the array, found {kind or 'the end of the file'}")
-        if kind == "{":
-            yield f"{name}:{line}", token
-        previous = kind
+    line, text = next(numbered, (1, ""))
+    position = text.find("[") + 1
+    while True:
+        separators = _SEPARATORS.match(text, position)
+        assert separators is not None
+        line, position = line + separators[0].count("\n"), separators.end()
+        if text.startswith("]", position):
+            break
+        try:
+            entry, end = _DECODER.raw_decode(text, position)
+            if _SURROGATE.search(text, position, end):
+                json.dumps(entry, ensure_ascii=False).encode()
+        except (ValueError, RecursionError) as fault:
+            offset = getattr(fault, "pos", position)
+            is_cut = isinstance(fault, json.JSONDecodeError) and offset >= len(text.rstrip()) - 1
+            if is_cut and (block := _read_block(numbered, len(text) - position)):
+                text, position = text[position:] + block, 0
+                continue
+            line += text.count("\n", position, offset)
+            raise json_error(fault, f"{name}:{line}", "an array of objects") from None
+        if not isinstance(entry, dict):
+            raise DataError(f"{name}:{line}: expected an object in the array, found {preview(entry)}")
+        yield f"{name}:{line}", entry
+        line, position = line + text.count("\n", position, end), end
+    if text[position + 1 :].strip() or any(following.strip() for _, following in numbered):
+        raise DataError(f"{name}:{line}: expected nothing more behind the array")
 
 
 def read_questions(name: str, numbered: NumberedLines) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -97,63 +112,12 @@ def example_record(entry: dict[str, Any], position: int, where: str) -> dict[str
     return {**record, "query_id": _question_id(entry, position), "query": entry["question"], **sides}
 
 
-def has_answers(line: str) -> bool:
-    """Whether a line is a question, a tab and a list of answers.
-
-    >>> has_answers("who was it?\\t['she', \\"O'Hara\\"]"), has_answers("q1\\t['she']"), has_answers("who was it?\\tshe")
-    (True, False, False)
-    """
-    columns = split_csv_line(line)
-    return len(columns) == 2 and len(columns[0].split()) > 1 and _parse_string_list(columns[1]) is not None
-
-
-def read_question_rows(name: str, numbered: NumberedLines) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Text records of lines of a question, a tab and a JSON or Python list of answers, quoted as in CSV."""
-    for position, (number, line) in enumerate(numbered):
-        columns = split_csv_line(line)
-        answers = _parse_string_list(columns[1]) if len(columns) == 2 else None
-        if answers is None:
-            raise DataError(f"{name}:{number}: expected a question, a tab and a list of answers, as on the first line")
-        yield f"{name}:{number}", {"_id": position, "question": columns[0], "answers": answers}
-
-
 def json_error(fault: Exception, where: str, expected: str, column: str = "") -> DataError:
     """The error for JSON that cannot be decoded."""
     if isinstance(fault, UnicodeEncodeError):
         return DataError(f"{where}: broken JSON: an escape is half a character (a lone surrogate)")
     reason = fault.msg if isinstance(fault, json.JSONDecodeError) else str(fault)
     return DataError(f"{where}: broken JSON{column}: {reason}; expected {expected}")
-
-
-def _read_tokens(name: str, numbered: NumberedLines) -> Iterator[tuple[int, Any]]:
-    """Line and value of each object in the text, line and character of what is none, and last an empty string."""
-    line, text = next(numbered, (1, ""))
-    position = 0
-    while True:
-        white = _SPACE.match(text, position)
-        assert white is not None
-        begin = white.end()
-        line += text.count("\n", position, begin)
-        token, end, fault = text[begin : begin + 1], begin + 1, None
-        if token == "{":
-            try:
-                token, end = _DECODER.raw_decode(text, begin)
-                if _SURROGATE.search(text, begin, end):
-                    json.dumps(token, ensure_ascii=False).encode()
-            except (ValueError, RecursionError) as problem:
-                fault = problem
-        is_cut = token == "" or (isinstance(fault, json.JSONDecodeError) and fault.pos >= len(text.rstrip()) - 1)
-        if is_cut and (block := _read_block(numbered, len(text) - begin)):
-            text, position = text[begin:] + block, 0
-            continue
-        if fault is not None:
-            fault_line = line + text.count("\n", begin, getattr(fault, "pos", begin))
-            raise json_error(fault, f"{name}:{fault_line}", "an array of objects") from None
-        yield line, token
-        if token == "":
-            return
-        line += text.count("\n", begin, end)
-        position = end
 
 
 def _read_block(numbered: NumberedLines, minimum: int) -> str:
@@ -196,22 +160,3 @@ def _read_passages(
             by_id[passage["docid"]] = passage
             passages.append(passage)
     return passages
-
-
-def split_csv_line(line: str) -> list[str]:
-    """The tab-separated columns of a line, quoted as csv writes them; none if they are not."""
-    try:
-        return next(csv.reader([line], delimiter="\t", strict=True), [])
-    except csv.Error:
-        return []
-
-
-def _parse_string_list(text: str) -> list[str] | None:
-    for reader in (json.loads, ast.literal_eval):
-        try:
-            value = reader(text)
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
-            continue
-        if isinstance(value, list) and all(isinstance(answer, str) for answer in value):
-            return value
-    return None

@@ -8,9 +8,8 @@ in `query` and `passages`, so that code that uses examples handles one form.
 import logging
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ log = logging.getLogger(__name__)
 _SIDES = ("positive", "negative")
 MAX_SCORE = 3e38  # of float32, in which scores are compared
 POSITIVE_ELSEWHERE = "a positive that is a negative elsewhere"
+LOST_PROVENANCE = "field 'negative_provenance' of a query of several rows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,7 @@ class Provenance:
 class Example:
     """A query with its positives and negatives; `provenance` is empty or has one entry per negative.
 
-    A teacher's scores are in the order of the ids, for all documents or for none. `extra` are other fields of its record, which only
-    `convert` reads.
+    A teacher's scores are in the order of the ids, for all documents or for none.
     """
 
     query_id: str
@@ -49,7 +48,6 @@ class Example:
     passages: tuple[Text, ...] = ()
     positive_scores: tuple[float, ...] = ()
     negative_scores: tuple[float, ...] = ()
-    extra: Mapping[str, Any] | None = field(default=None, compare=False)
 
     @property
     def teacher_scores(self) -> dict[str, float]:
@@ -123,7 +121,8 @@ class _Group:
     first: Example
     rows: int = 0
     query: Text | None = None
-    negatives: dict[str, dict[str, None]] = field(default_factory=dict)  # of each positive
+    positives: dict[str, None] = field(default_factory=dict)
+    negatives: dict[str, None] = field(default_factory=dict)
     passages: dict[str, Text] = field(default_factory=dict)
     scores: dict[str, float] = field(default_factory=dict)
 
@@ -136,28 +135,21 @@ class _Group:
         for text, earlier in pairs:
             if earlier.content != text.content:
                 raise DataError(f"{where}: {text.id!r} has another text before; different texts need other ids")
-        for positive in row.positive_ids:
-            self.negatives.setdefault(positive, {}).update(dict.fromkeys(row.negative_ids))
+        self.positives |= dict.fromkeys(row.positive_ids)
+        self.negatives |= dict.fromkeys(row.negative_ids)
         scored = zip((*row.positive_ids, *row.negative_ids), (*row.positive_scores, *row.negative_scores), strict=False)
         if [name for name, score in scored if self.scores.setdefault(name, score) != score]:
             lose(where, "another score of a passage than on an earlier line")
-        if self.rows > 1:
-            self._drop_fields(where, row, lose)
-
-    @staticmethod
-    def _drop_fields(where: str, row: Example, lose: Callable[[str, str], object]) -> None:
-        for name in (*["negative_provenance"] * bool(row.provenance), *(row.extra or ())):
-            lose(where, f"field {name!r} of a query of several rows")
+        if self.rows > 1 and row.provenance:
+            lose(where, LOST_PROVENANCE)
 
     def merge(self, lose: Callable[[str, str], object]) -> Example:
-        positives, all_negatives = tuple(self.negatives), list(dict.fromkeys(chain.from_iterable(self.negatives.values())))
-        negatives = tuple(negative for negative in all_negatives if negative not in self.negatives)
+        positives, negatives = tuple(self.positives), tuple(name for name in self.negatives if name not in self.positives)
         if self.rows == 1 and (positives, negatives) == (self.first.positive_ids, self.first.negative_ids):
             return self.first
-        self._drop_fields(self.where, self.first, lose)
-        if any(len(own) != len(all_negatives) for own in self.negatives.values()):
-            lose(self.where, "which negatives belong to which positive")
-        for _ in range(len(all_negatives) - len(negatives)):
+        if self.first.provenance:
+            lose(self.where, LOST_PROVENANCE)
+        for _ in range(len(self.negatives) - len(negatives)):
             lose(self.where, POSITIVE_ELSEWHERE)
         has_scores = all(document in self.scores for document in (*positives, *negatives))
         if self.scores and not has_scores:
@@ -193,7 +185,7 @@ def example_to_record(example: Example) -> dict[str, Any]:
 
 def _passage_to_record(text: Text) -> dict[str, Any]:
     record = {"docid": text.id, "title": text.title, "text": text.text}
-    return record | ({"url": text.url} if text.url else {}) | dict(text.extra or {})
+    return record | ({"url": text.url} if text.url else {})
 
 
 def teacher_fields(example: Example) -> dict[str, Any]:

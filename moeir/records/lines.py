@@ -28,7 +28,7 @@ NEWLINE = b"\n"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _CSV_RULE = 'a column that begins with " ends with ", and a " within it is doubled, as in any CSV file'
 _BINARY_FORMATS = {  # by their first bytes: what it is, and what reads it
-    b"PAR1": "a parquet file; hf:FOLDER reads the parquet files of a folder",
+    b"PAR1": "a parquet file; hf:FOLDER reads the parquet files of a folder, and --train one whose name ends with .parquet",
     b"\x1f\x8b": "compressed by gzip; its name should end with .gz",
     b"\x28\xb5\x2f\xfd": "compressed by Zstandard; its name should end with .zst",
     b"PK\x03\x04": "a zip archive; unpack it",
@@ -150,13 +150,6 @@ def read_csv(numbered: Iterable[tuple[int, str]], name: str, delimiter: str = "\
             first = 0
     except csv.Error as problem:
         raise DataError(f"{name}:{first}: not a table: {escape_controls(str(problem))}; {_CSV_RULE}") from None
-
-
-def format_csv(row: Iterable[str], delimiter: str = "\t") -> str:
-    """A row as a line that `read_csv` reads."""
-    output = io.StringIO()
-    csv.writer(output, delimiter=delimiter, lineterminator="\n").writerow(row)  # it quotes what holds the terminator
-    return output.getvalue().removesuffix("\n")
 
 
 def write_rows(rows: Iterable[Iterable[object]], path: Path | str, separator: str = "\t") -> int:

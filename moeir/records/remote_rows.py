@@ -6,7 +6,6 @@ from typing import Any
 
 from moeir.errors import DataError, UsageError
 
-PARQUET_MAGIC = b"PAR1"
 PARQUET_ROWS = 1024  # in memory at a time
 
 
@@ -26,13 +25,8 @@ def read_hf(source: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def is_columnar(source: Path | str) -> bool:
-    """Whether a source is rows of columns: `hf:NAME`, or a parquet file by its name or its first bytes."""
-    if str(source).startswith("hf:") or Path(source).suffix == ".parquet":
-        return True
-    if not Path(source).is_file():
-        return False
-    with open(source, "rb") as file:
-        return file.read(len(PARQUET_MAGIC)) == PARQUET_MAGIC
+    """Whether a source is rows of columns: `hf:NAME`, or a parquet file by its name."""
+    return str(source).startswith("hf:") or Path(source).suffix == ".parquet"
 
 
 def read_columnar(source: Path | str) -> Iterator[tuple[str, dict[str, Any]]]:

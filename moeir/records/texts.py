@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from moeir import data_sources
 from moeir.errors import DataError
@@ -168,13 +168,6 @@ def write_json_lines(values: Iterable[Any], path: Path | str) -> int:
     return lines.write_lines((json.dumps(value, ensure_ascii=False) for value in values), path)
 
 
-def read_json_lines(source: Path | str) -> Iterator[tuple[str, Any]]:
-    """The location (file:line) and the value of each line that is not blank."""
-    name = lines.source_name(source)
-    with lines.open_lines(source) as numbered:
-        yield from _parse_json_lines(name, numbered)
-
-
 def read_objects(source: Path | str, *, dpr_examples: bool = False) -> Iterator[tuple[str, dict[str, Any]]]:
     """The location and the fields of each object of JSON lines, of one JSON array, parquet, or an `hf:` source.
 
@@ -220,70 +213,43 @@ def read_records(source: str, *, plain_lines: bool = False) -> Iterator[tuple[st
             yield where, record
     else:
         with lines.open_lines(source) as numbered:
-            form, contents = split_records(source, numbered, plain_lines=plain_lines)
-            yield from ((where, form.parse(content, where)) for where, content in contents)
+            names, contents = split_records(source, numbered, plain_lines=plain_lines)
+            yield from ((where, parse_record(content, names, where)) for where, content in contents)
 
 
-class TextForm(NamedTuple):
-    """How a file holds texts: `json`, `tabs`, DPR's `array` or questions with `answers`; the names of its columns; its header, if any."""
-
-    kind: str
-    names: Sequence[str] = ()
-    header: str = ""
-
-    def parse(self, content: Any, where: str) -> Any:
-        """The record of a line of JSON or of the columns of a row; DataError if it is broken."""
-        if isinstance(content, str):
-            return parse_json(content, where)
-        if isinstance(content, dict):
-            return content
-        if len(content) != len(self.names):
-            actual = lines.describe_markup(content[0]) or len(content)
-            advice = "; other columns need a first line that names them, such as id, text, title"
-            if actual == 1:
-                advice += "; texts alone are read from standard input, as in --queries - < FILE"
-            raise DataError(f"{where}: expected {len(self.names)} tab-separated columns ({', '.join(self.names)}), found {actual}{advice}")
-        return dict(zip(self.names, content, strict=True))
+def parse_record(content: Any, names: Sequence[str], where: str) -> Any:
+    """The record of a line of JSON, of the columns of a row with these names, or of an object; DataError if it is broken."""
+    if isinstance(content, str):
+        return parse_json(content, where)
+    if not isinstance(content, list):
+        return content
+    if len(content) != len(names):
+        actual = lines.describe_markup(content[0]) or len(content)
+        advice = "; other columns need a first line that names them, such as id, text, title"
+        if actual == 1:
+            advice += "; texts alone are read from standard input, as in --queries - < FILE"
+        raise DataError(f"{where}: expected {len(names)} tab-separated columns ({', '.join(names)}), found {actual}{advice}")
+    return dict(zip(names, content, strict=True))
 
 
-def split_records(source: Path | str, numbered: Iterator[tuple[int, str]], *, plain_lines: bool = False) -> tuple[TextForm, Contents]:
-    """The form of a file of texts, and each record with its location: a line of JSON, the columns of a row, or an object.
+def split_records(source: Path | str, numbered: Iterator[tuple[int, str]], *, plain_lines: bool = False) -> tuple[Sequence[str], Contents]:
+    """The names of the columns of a file of texts, and each record with its location: a line of JSON, the columns of a row, or an object.
 
     A table with a header is read as csv writes it, such as DPR's `psgs_w100.tsv`; without one, the columns are read as they stand.
     """
     name, nonempty = lines.source_name(source), ((number, line) for number, line in numbered if line.strip())
     if (first := next(nonempty, None)) is None:
-        return TextForm("json"), iter(())
-    kind, all_lines = detect_form(source, first[1]), chain([first], nonempty)
-    if kind == "array":
-        return TextForm(kind), dpr.read_questions(name, chain([first], numbered))
-    if kind == "answers":
-        return TextForm(kind), dpr.read_question_rows(name, all_lines)
-    if kind == "json":
-        return TextForm(kind), ((f"{name}:{number}", line) for number, line in all_lines)
+        return (), iter(())
+    suffix, all_lines = lines.strip_compression_suffix(source).suffix.lower(), chain([first], nonempty)
+    if suffix not in _TSV_SUFFIXES and dpr.is_array(first[1]):
+        return (), dpr.read_questions(name, chain([first], numbered))
+    if suffix in _JSON_SUFFIXES or (suffix not in _TSV_SUFFIXES and first[1].lstrip().startswith("{")):
+        return (), ((f"{name}:{number}", line) for number, line in all_lines)
     if plain_lines and "\t" not in first[1]:
-        return TextForm("plain"), _number_lines(name, all_lines)
+        return (), ((f"{name}:{number}", {"id": str(row), "text": line.strip()}) for row, (number, line) in enumerate(all_lines, 1))
     if names := parse_header(first[1], f"{name}:{first[0]}"):
-        return TextForm(kind, names, first[1]), islice(lines.read_csv(chain([first], numbered), name), 1, None)
-    return TextForm(kind, ("id", "text")), ((f"{name}:{number}", line.split("\t")) for number, line in all_lines)
-
-
-def _number_lines(name: str, numbered: Iterator[tuple[int, str]]) -> Iterator[tuple[str, dict[str, str]]]:
-    for position, (number, line) in enumerate(numbered, 1):
-        if "\t" in line or line.lstrip().startswith("{"):
-            found = "a tab" if "\t" in line else "JSON"
-            raise DataError(f"{name}:{number}: found {found}; expected one text per line, as in the first, or JSON, or ids and texts")
-        yield f"{name}:{number}", {"id": str(position), "text": line.strip()}
-
-
-def detect_form(source: Path | str, first: str) -> str:
-    """The form of a file's lines, by its suffix and first line: `json`, `tabs`, DPR's `array`, or questions with `answers`."""
-    suffix = lines.strip_compression_suffix(source).suffix.lower()
-    if suffix not in _TSV_SUFFIXES and dpr.is_array(first):
-        return "array"
-    if not (suffix in _TSV_SUFFIXES or (suffix not in _JSON_SUFFIXES and not first.lstrip().startswith("{"))):
-        return "json"
-    return "answers" if dpr.has_answers(first) else "tabs"
+        return names, islice(lines.read_csv(chain([first], numbered), name), 1, None)
+    return ("id", "text"), ((f"{name}:{number}", line.split("\t")) for number, line in all_lines)
 
 
 def parse_header(first: str, where: str) -> list[str]:
@@ -292,7 +258,7 @@ def parse_header(first: str, where: str) -> list[str]:
     >>> parse_header("ID\\tText\\ttitle", "c.tsv:1"), parse_header("cat\\tmeow", "c.tsv:1")
     (['id', 'text', 'title'], [])
     """
-    names = [name.strip().lower() for name in dpr.split_csv_line(first)]
+    names = [name.strip().strip('"').lower() for name in first.split("\t")]
     repeated = next((name for name in names if names.count(name) > 1), None)
     if set(names) & set(ID_FIELDS) and set(names) & set(TEXT_FIELDS) and repeated is None:
         return names

@@ -27,6 +27,7 @@ _arrow_csv: Any = csv
 
 Numbers: TypeAlias = NDArray[np.float32]
 
+RUN_COLUMNS = ("query", "Q0", "document", "rank", "score", "tag")
 _QUERY_TYPE = _arrow.dictionary(_arrow.int32(), _arrow.string())
 _ITERATION = re.compile(rb"(?i)q[0-9o]|[0-9.]+|iter|standard")
 _FLOAT32_OVERFLOW = (2 - 2.0**-24) * 2.0**127  # the least number that float32 rounds to infinity
@@ -48,26 +49,26 @@ class ColumnTable:
     first_words: list[str]
 
 
-def read_columns(path: Path | str, names: Sequence[str], number: int) -> ColumnTable:
-    """Read the columns `query`, `document` and `number`, an index in `names`, which holds finite float32 numbers."""
+def read_columns(path: Path | str, number: int) -> ColumnTable:
+    """Read the queries, the documents and the column `number`, which holds finite float32 numbers, of a run."""
     name = lines.source_name(path)
     queries, documents, numbers, first_words = list[Any](), list[ByteStrings](), list[Numbers](), list[str]()
     with lines.read_blocks(path) as blocks:
         for first, block in blocks:
             if not first_words and (line := next((line for line in block.split(b"\n") if line.strip()), None)):
                 line_number = first + block[: block.index(line)].count(b"\n")
-                first_columns, _ = parse_line(line, f"{name}:{line_number}", names, number)
+                first_columns, _ = parse_line(line, f"{name}:{line_number}", number)
                 check_iteration(first_columns, line, f"{name}:{line_number}")
                 first_words = [word.decode() for word in first_columns]
-            columns = _parse_arrow(block, names, number)
-            if columns is None and (regular := _regularise(block, first, name, names, number)):
-                columns = _parse_arrow(regular, names, number)
+            columns = _parse_arrow(block, number)
+            if columns is None and (regular := _regularise(block, first, name, number)):
+                columns = _parse_arrow(regular, number)
             if columns is not None:
                 queries.append(columns[0])
                 documents.append(columns[1])
                 numbers.append(columns[2])
     if not first_words:
-        raise DataError(f"{name}: holds no line; expected {len(names)} columns ({' '.join(names)})")
+        raise DataError(f"{name}: holds no line; expected {len(RUN_COLUMNS)} columns ({' '.join(RUN_COLUMNS)})")
     chunks = _arrow.chunked_array(queries).unify_dictionaries().chunks
     codes = np.concatenate([_view_numbers(chunk.indices, np.int32) for chunk in chunks])
     query_ids, words, scores = chunks[0].dictionary.to_pylist(), np.concatenate(documents), np.concatenate(numbers)
@@ -84,7 +85,7 @@ def release_memory(rows: int) -> None:
     trim_heap()
 
 
-def _parse_arrow(block: bytes, names: Sequence[str], number: int) -> tuple[Any, ByteStrings, Numbers] | None:
+def _parse_arrow(block: bytes, number: int) -> tuple[Any, ByteStrings, Numbers] | None:
     """Queries, documents and numbers of a regular block, with one separator between words; None for any other block."""
     block = block.replace(b"\r\n", b"\n").removesuffix(b"\r")
     space = b"\t" if b"\t" in block else b" "
@@ -93,11 +94,11 @@ def _parse_arrow(block: bytes, names: Sequence[str], number: int) -> tuple[Any, 
         return None
     if block.startswith(lines.BYTE_ORDER_MARK):
         block = lines.BYTE_ORDER_MARK + block  # Arrow drops one; in the middle of a file it is a part of an id
-    types = {"query": _QUERY_TYPE, "document": _arrow.binary(), names[number]: _arrow.float64()}
+    types = {"query": _QUERY_TYPE, "document": _arrow.binary(), RUN_COLUMNS[number]: _arrow.float64()}
     try:
         table = _arrow_csv.read_csv(
             _arrow.BufferReader(block),
-            _arrow_csv.ReadOptions(column_names=list(names), block_size=len(block) + 1, use_threads=False),
+            _arrow_csv.ReadOptions(column_names=RUN_COLUMNS, block_size=len(block) + 1, use_threads=False),
             _arrow_csv.ParseOptions(delimiter=space.decode(), quote_char=False, escape_char=False),
             _arrow_csv.ConvertOptions(include_columns=list(types), column_types=types, null_values=[], check_utf8=False),
         )
@@ -131,26 +132,25 @@ def _pad_words(column: Any) -> ByteStrings:
     return words.view(f"S{width}").reshape(-1)
 
 
-def _regularise(block: bytes, first: int, name: str, names: Sequence[str], number: int) -> bytes:
+def _regularise(block: bytes, first: int, name: str, number: int) -> bytes:
     """The lines of any block as `_parse_arrow` takes them, checked in Python."""
     regular = list[bytes]()
     for line_number, line in enumerate(block.split(b"\n"), first):
         if line.strip():
-            words, value = parse_line(line, f"{name}:{line_number}", names, number)
+            words, value = parse_line(line, f"{name}:{line_number}", number)
             words[number] = repr(value).encode()
             regular.append(b" ".join(words))
     return b"\n".join(regular)
 
 
-def parse_line(line: bytes, where: str, names: Sequence[str], number: int) -> tuple[list[bytes], float]:
-    """The words of a line, one for each of `names`, and the finite float32 number among them; `where` starts the message of an error."""
+def parse_line(line: bytes, where: str, number: int) -> tuple[list[bytes], float]:
+    """The words of a line of a run, and the finite float32 number in column `number`; `where` starts the message of an error."""
     words = split_columns(line)
-    if len(words) != len(names):
-        raise DataError(f"{where}: expected {len(names)} columns ({' '.join(names)}), found {describe_columns(line)}")
-    if names[-1] == "tag":
-        words[-1] = b"_".join(words[-1].split())  # so that it can be written between spaces, too
-    check_words(words, names, where)
-    return words, parse_float32(words[number].decode(), where, names[number])
+    if len(words) != len(RUN_COLUMNS):
+        raise DataError(f"{where}: expected {len(RUN_COLUMNS)} columns ({' '.join(RUN_COLUMNS)}), found {describe_columns(line)}")
+    words[-1] = b"_".join(words[-1].split())  # so that it can be written between spaces, too
+    check_words(words, RUN_COLUMNS, where)
+    return words, parse_float32(words[number].decode(), where, RUN_COLUMNS[number])
 
 
 def split_columns(line: bytes) -> list[bytes]:

@@ -74,7 +74,7 @@ def add_scores(examples: Iterable[Example], run: Run) -> Iterator[Example]:
         if example.query_id in present:
             scores = dict(run.hits(example.query_id))
             positives, negatives = (tuple(scores[name] for name in ids) for ids in (example.positive_ids, example.negative_ids))
-            yield replace(example, positive_scores=positives, negative_scores=negatives, extra=None)
+            yield replace(example, positive_scores=positives, negative_scores=negatives)
 
 
 def select_shard(run: Run, number: int, count: int) -> Run:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from moeir import variants
 from moeir.console import format_count
-from moeir.errors import DataError, UsageError
+from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
 from moeir.stages.base import ANYTHING, MAX_SEED, STREAM, Counts, Facts, Stage, is_stream
 
@@ -22,14 +22,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Convert(Stage):
-    """Convert data or a checkpoint to the format of another tool, whole, as a sample, divided into splits or cut into passages. What the
-    format cannot hold is an error, unless --lossy drops it."""
+    """Convert data or a checkpoint to the format of another tool, whole, divided into splits or cut into passages. What the format cannot
+    hold is an error, unless --lossy drops it."""
 
     default_split: ClassVar[str] = ""
     input: Path = input_field(ANYTHING, "File or folder to convert.")
-    to: str | None = option(
-        "Format to write, with options [default if --input is sampled, split or cut: its own].", None, package="formats"
-    )
+    to: str | None = option("Format to write, with options [default if --input is divided or cut: its own].", None, package="formats")
     source_format: str | None = option(
         "Format of --input [default: detected from its first lines].", None, package="formats", aliases=("--from",)
     )
@@ -37,22 +35,13 @@ class Convert(Stage):
     queries: Path | None = input_field(
         "texts", "Queries, if --input has only their ids and --to needs their texts.", None, aliases=("--topics",)
     )
-    sample: int | None = option(
-        "Keep N queries with their judgements, or N texts, chosen at random; a collection keeps its corpus.",
-        None,
-        minimum=1,
-        group="Samples and splits",
-    )
-    sample_documents: int | None = option(
-        "Of a collection, keep N documents: all judged ones, and others chosen at random.", None, minimum=1, group="Samples and splits"
-    )
     split: tuple[str, ...] = option(
         "NAME=SHARE, e.g. dev=0.1,test=0.2: divide the queries of a collection's split train (or its only one); queries with equal texts "
         "stay together; the rest stays in the split.",
         (),
-        group="Samples and splits",
+        group="Splits",
     )
-    seed: int = option("Seed of the sample and of the splits.", 42, minimum=0, maximum=MAX_SEED, group="Samples and splits")
+    seed: int = option("Seed of the splits.", 42, minimum=0, maximum=MAX_SEED, group="Splits")
     passages: int | None = option(
         "Cut documents at sentences into passages ID#0, ID#1, … of at most N tokens, title included.", None, minimum=1, group="Passages"
     )
@@ -68,8 +57,8 @@ class Convert(Stage):
     def check(self) -> None:
         if is_stream(self.input) and self.source_format is None:
             raise UsageError(f"--input {self.input}: a pipe can be read once; give its format with --from")
-        if self.to is None and self.passages is None and not self.is_subset:
-            raise UsageError("convert needs --to, or --sample, --sample-documents, --split or --passages")
+        if self.to is None and self.passages is None and not self.split:
+            raise UsageError("convert needs --to, or --split or --passages")
         if self.passages is not None and (self.stride or 0) > self.passages:
             raise UsageError(f"--stride {self.stride}: text between passages of {self.passages} would be lost; expected at most --passages")
         if self.split:
@@ -77,23 +66,13 @@ class Convert(Stage):
 
             parse_shares(self.split)
 
-    @property
-    def is_subset(self) -> bool:
-        """Whether the output is a sample, or divided."""
-        return bool(self.split) or self.sample is not None or self.sample_documents is not None
+    def makes_folder(self) -> bool:
+        return self._load_format(self.to or self._source_format()).is_folder
 
-    def _target(self) -> str:
-        """The format to write."""
+    def _source_format(self) -> str:
         from moeir.formats.detection import detect_format
 
-        if (named := self.to or self.source_format) is not None:
-            return named
-        if not self.input.exists():
-            raise DataError(f"{self.input}: no such file or folder (--input)")
-        return detect_format(self.input)
-
-    def makes_folder(self) -> bool:
-        return self._load_format(self._target()).is_folder
+        return self.source_format or detect_format(self.input)
 
     @staticmethod
     def _load_format(spec: str) -> "Format":
@@ -105,9 +84,8 @@ class Convert(Stage):
 
     def prepare(self) -> "tuple[str, str, Format, Format]":
         """The formats to read and to write; UsageError if they hold different things."""
-        from moeir.formats.detection import detect_format
-
-        spec, to = self.source_format or detect_format(self.input), self._target()
+        spec = self._source_format()
+        to = self.to or spec
         reader, writer = self._load_format(spec), self._load_format(to)
         if reader.kind != writer.kind:
             kind, names = reader.kind, [variant.name for variant in variants.list_variants("formats")]
@@ -126,10 +104,7 @@ class Convert(Stage):
         corpus, queries = (None if path is None else texts.read_texts_by_id(path, keep_empty=True) for path in (self.corpus, self.queries))
         conversion = Conversion(spec, to, corpus, queries, self.lossy)
         items = progress(reader.read(self.input, conversion), "converting")
-        if self.is_subset:
-            record_count = self._write_subset(items, reader.kind, writer, conversion)
-        else:
-            record_count = self._write(items, writer, conversion)
+        record_count = self._write(self._divide(items, reader.kind) if self.split else items, writer, conversion)
         for loss, count in conversion.dropped_counts.items():
             log.warning("%s: lost, %s times: %s", self.input, f"{count:,}", loss)
         return {"from": spec, "to": to, "written": record_count, "lost": conversion.dropped_counts}
@@ -163,19 +138,12 @@ class Convert(Stage):
         log.info("passages ID#NUMBER: judgements stay those of documents, which search --collapse max gives back")
         return count
 
-    def _write_subset(self, items: "Iterator[Any]", kind: str, writer: "Format", conversion: "Conversion") -> int:
-        """Write a sample of texts, or a collection that is sampled or divided, and return the number of records."""
+    def _divide(self, items: "Iterator[Any]", kind: str) -> "Iterator[Any]":
+        """The only item, a collection, with the splits that --split names."""
         from moeir.formats import subsets
 
-        if kind == "texts" and self.sample is not None and not self.split:
-            return self._write(iter(subsets.sample_items(items, self.sample, self.seed)), writer, conversion)
         if kind != "collection":
-            raise UsageError("--sample, --split: are for a folder of documents, queries and judgements, and --sample for texts")
-        shares = subsets.parse_shares(self.split)
-        collection = subsets.sample_collection(next(items), self.sample, self.sample_documents, self.seed)
-        judged = {document for grades in collection.qrels.values() for documents in grades.values() for document in documents}
-        if self.sample_documents is not None and len(judged) > self.sample_documents:
-            log.info("--sample-documents %s: all %s judged documents are kept", f"{self.sample_documents:,}", f"{len(judged):,}")
-        collection = subsets.split_collection(collection, shares, self.seed) if shares else collection
+            raise UsageError("--split: is for a folder of documents, queries and judgements")
+        collection = subsets.split_collection(next(items), subsets.parse_shares(self.split), self.seed)
         log.info("queries: %s", ", ".join(f"{name} {len(grades):,}" for name, grades in collection.qrels.items()))
-        return self._write(iter([collection]), writer, conversion)
+        yield collection

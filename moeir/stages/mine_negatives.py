@@ -136,7 +136,7 @@ class MineNegatives(Stage):
 
     def _find_twins(self, grades: "Qrels", corpus: Path) -> dict[str, dict[str, set[str]]]:
         """For each query the documents with the text of a positive, and those with the query's; case and white space do not count."""
-        from moeir.data_checks.texts import fingerprint
+        from moeir.data_checks.files import fingerprint
         from moeir.records import texts
 
         positives = {query: [name for name, grade in judged.items() if grade >= self.positive_grade] for query, judged in grades.items()}

@@ -1,4 +1,4 @@
-"""Every kind of fault is reported with its line; a copy has no duplicates and no wrong encodings, and all else as it was."""
+"""Every kind of fault is reported with its line."""
 
 import gc
 import gzip
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from moeir.data_checks import texts
+from moeir.data_checks import files
 from moeir.data_checks.findings import FAULT_KINDS, FileFindings, Findings
 from tests.conftest import CommandResult
 
@@ -90,18 +90,6 @@ def rows(result: CommandResult) -> list[list[str]]:
     return [[where, group["kind"], message, group["advice"]] for group in groups for where, message in group["lines"]]
 
 
-def test_the_repaired_copies_of_a_data_set_are_a_data_set(tmp_path: Path, moeir: Moeir) -> None:
-    (tmp_path / "set" / "qrels").mkdir(parents=True)
-    (tmp_path / "set" / "corpus.jsonl").write_text('{"_id": "a", "text": "an owl"}\n{"_id": "a", "text": "a cat"}\n')
-    (tmp_path / "set" / "queries.jsonl").write_text('{"_id": "q", "text": "owl"}\n')
-    (tmp_path / "set" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\ta\t1\n")
-    result = moeir("check", "--dataset", tmp_path / "set", "--fix", tmp_path / "fixed")
-    assert result.code == 3 and f"{tmp_path / 'fixed' / 'corpus.jsonl'}: 1 line\n" in result.stderr
-    assert moeir("index", "--dataset", tmp_path / "fixed", "--engine", "bm25", "--output", tmp_path / "idx").code == 0
-    assert moeir("search", "--index", tmp_path / "idx", "--dataset", tmp_path / "fixed", "--output", tmp_path / "run.trec").code == 0
-    assert moeir("evaluate", "--run", tmp_path / "run.trec", "--dataset", tmp_path / "fixed").code == 0
-
-
 def test_good_data_have_no_fault(tmp_path: Path, moeir: Moeir) -> None:
     result = moeir("check", *write_files(tmp_path))
     assert (result.code, result.stdout) == (0, "")
@@ -109,22 +97,15 @@ def test_good_data_have_no_fault(tmp_path: Path, moeir: Moeir) -> None:
 
 
 @pytest.mark.parametrize("faulty", FAULT_CASES, ids=lambda faulty: f"{faulty.file}-{faulty.kind}")
-def test_a_fault_is_found_named_with_its_line_and_repaired_if_its_advice_says_so(faulty: FaultCase, tmp_path: Path, moeir: Moeir) -> None:
+def test_a_fault_is_found_and_named_with_its_line(faulty: FaultCase, tmp_path: Path, moeir: Moeir) -> None:
     flags = write_files(tmp_path, **{faulty.file.replace(".", "_"): faulty.lines})
-    result = moeir("check", *flags, "--form", "json", "--fix", tmp_path / "mended")
+    result = moeir("check", *flags, "--form", "json")
     assert result.code == (0 if faulty.note else 3), result.stderr
     line = len(GOOD[faulty.file]) + len(faulty.lines)
     matches = [row for row in rows(result) if row[:2] == [f"{tmp_path / faulty.file}:{line}", faulty.kind]]
     assert len(matches) == 1 and faulty.words in matches[0][2] and matches[0][3] == FAULT_KINDS[faulty.kind], result.stdout
-    if faulty.note:
-        return
-    assert result.stderr.splitlines()[-1].startswith("error: ") and f"{faulty.kind} 1" in result.stderr
-    again = moeir("check", *(str(flag).replace(str(tmp_path), str(tmp_path / "mended")) for flag in flags), "--form", "json")
-    if "--fix" in FAULT_KINDS[faulty.kind]:
-        assert faulty.kind not in {row[1] for row in rows(again)}, again.stdout
-    else:
-        assert again.stdout.replace(f"{tmp_path}/mended/", f"{tmp_path}/") == result.stdout
-        assert all((tmp_path / "mended" / name).read_bytes() == (tmp_path / name).read_bytes() for name in GOOD)
+    if not faulty.note:
+        assert result.stderr.splitlines()[-1].startswith("error: ") and f"{faulty.kind} 1" in result.stderr
 
 
 def test_a_positive_under_another_id_of_the_corpus_is_a_fault_of_the_example(tmp_path: Path, moeir: Moeir) -> None:
@@ -136,19 +117,15 @@ def test_a_positive_under_another_id_of_the_corpus_is_a_fault_of_the_example(tmp
     assert result.code == 3 and f"document {text['_id']!r} has the text of a positive of query 'q3'" in result.stdout
 
 
-def test_examples_of_another_format_are_checked_and_not_copied(tmp_path: Path, moeir: Moeir) -> None:
+def test_examples_of_another_format_are_checked(tmp_path: Path, moeir: Moeir) -> None:
     rows = [
         {"query": "who sleeps", "pos": ["A cat."], "neg": ["a  CAT.", "An owl."]},
         {"query": "who hunts", "pos": ["An owl."], "neg": []},
     ]
     (tmp_path / "bge.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "dev.tsv").write_text("q1\twho hunts\n")
-    flags = ("check", "--train", tmp_path / "bge.jsonl", "--dev-queries", tmp_path / "dev.tsv")
-    result = moeir(*flags)
+    result = moeir("check", "--train", tmp_path / "bge.jsonl", "--dev-queries", tmp_path / "dev.tsv")
     assert result.code == 3 and "positive-among-negatives, 1" in result.stdout and "leaked-query, 1" in result.stdout
-    refused = moeir(*flags, "--fix", tmp_path / "mended")
-    assert refused.code == 2 and not (tmp_path / "mended").exists()
-    assert f"--fix: {tmp_path}/bge.jsonl cannot be copied: it has no lines of examples; moeir convert --to" in refused.stderr
     (tmp_path / "bge.jsonl").write_text('{"query": "who", "pos": 3}\n')
     assert "bge.jsonl:1: pos is not a list of strings" in moeir("check", "--train", tmp_path / "bge.jsonl").stdout
 
@@ -193,43 +170,20 @@ def test_leaked_queries_are_those_of_the_same_id_or_text(tmp_path: Path, moeir: 
     assert "its id is among" in moeir("check", *flags, "--dev-queries", dev).stdout
 
 
-def test_a_copied_run_has_each_document_once(tmp_path: Path, moeir: Moeir) -> None:
-    run = tmp_path / "dev.trec"
-    run.write_text("q1 Q0 owl 1 3 t\nq1 Q0 cat 2 2 t\nq1 Q0 owl 3 1 t\nq1\tQ0\tbat\t4\t2\tt\nq2 Q0 owl 1 inf t\n")
-    result = moeir("check", "--run", run, "--fix", tmp_path / "mended", "--form", "json")
-    assert [row[:2] for row in rows(result)] == [[f"{run}:3", "duplicate"], [f"{run}:5", "faulty-line"]]
-    copy = "q1 Q0 owl 1 3 t\nq1 Q0 cat 2 2 t\nq1\tQ0\tbat\t4\t2\tt\nq2 Q0 owl 1 inf t\n"
-    assert (tmp_path / "mended" / "dev.trec").read_text() == copy
-    assert f"; copies without duplicates and wrong encodings are in {tmp_path / 'mended'}" in result.stderr
-
-
 def test_other_forms_of_texts_are_checked_too(tmp_path: Path, moeir: Moeir) -> None:
     tsv = tmp_path / "collection.tsv"
     tsv.write_text("pid\ttext\n1\tone\n2\n1\ttwo\n3\tcafÃ©\n")
-    result = moeir("check", "--corpus", tsv, "--form", "json", "--fix", tmp_path / "mended")
+    result = moeir("check", "--corpus", tsv, "--form", "json")
     assert [row[:2] for row in rows(result)] == [[f"{tsv}:3", "faulty-line"], [f"{tsv}:4", "duplicate"], [f"{tsv}:5", "mojibake"]]
-    assert (tmp_path / "mended" / "collection.tsv").read_text() == "pid\ttext\n1\tone\n2\n3\tcafé\n"
     array = tmp_path / "dev.json"
     array.write_text('[{"question": "who?", "answers": ["she"]},\n {"question": ""},\n {"question": "why"} oops]')
-    refused = moeir("check", "--queries", array, "--fix", tmp_path / "copies")
-    assert refused.code == 2 and "--fix: " in refused.stderr and "moeir convert --to texts writes them" in refused.stderr
     findings = rows(moeir("check", "--queries", array, "--form", "json"))
     assert [row[:2] for row in findings] == [[f"{array}:2", "empty-text"], [f"{array}:3", "faulty-line"]]
     packed = tmp_path / "corpus.jsonl.gz"
     packed.write_bytes(gzip.compress("\n".join(CORPUS).encode())[:-9])
     assert rows(moeir("check", "--corpus", packed, "--form", "json"))[0][1] == "faulty-file"
-    refused = moeir("check", "--corpus", packed, "--fix", tmp_path / "copies")
-    assert refused.code == 2 and refused.stderr.startswith(f"error: --fix: {packed} cannot be copied: damaged archive near line")
-    assert not (tmp_path / "copies").exists(), "part of a file is no copy of it"
     (tmp_path / "empty.jsonl").write_text("\n\n")
     assert rows(moeir("check", "--corpus", tmp_path / "empty.jsonl", "--form", "json"))[0][1] == "faulty-file"
-
-
-def test_a_parquet_file_under_another_name_is_not_copied_as_an_empty_one(tmp_path: Path, moeir: Moeir) -> None:
-    (tmp_path / "corpus.jsonl").write_bytes(b"PAR1 and bytes")
-    result = moeir("check", "--corpus", tmp_path / "corpus.jsonl", "--fix", tmp_path / "copies")
-    assert (result.code, result.stdout) == (2, "") and "corpus.jsonl is not one" in result.stderr
-    assert not (tmp_path / "copies").exists()
 
 
 def test_ids_that_no_writer_takes_are_faults(tmp_path: Path, moeir: Moeir) -> None:
@@ -241,32 +195,29 @@ def test_ids_that_no_writer_takes_are_faults(tmp_path: Path, moeir: Moeir) -> No
         dev_trec=["q2 Q0 b\x07at 3 0.1 t", "q\x7f2 Q0 bat 1 0.1 t", "q3 Q0 bat 1 0.1 t\x9f"],
         train_jsonl=[example(negative_ids=["b\x07at"])],
     )
-    found = [row[:2] for row in rows(moeir("check", *flags, "--form", "json", "--fix", tmp_path / "mended")) if row[1] == "faulty-line"]
+    found = [row[:2] for row in rows(moeir("check", *flags, "--form", "json")) if row[1] == "faulty-line"]
     assert found == [
         [f"{tmp_path / name}:{line}", "faulty-line"]
         for name, added in (("corpus.jsonl", 1), ("dev.qrels", 2), ("train.jsonl", 1), ("dev.trec", 3))
         for line in range(len(GOOD[name]) + 1, len(GOOD[name]) + 1 + added)
     ]
-    assert all((tmp_path / "mended" / name).read_bytes() == (tmp_path / name).read_bytes() for name in GOOD)
 
 
-def test_every_text_of_a_record_is_repaired_and_its_id_is_not(tmp_path: Path, moeir: Moeir) -> None:
-    """Lucene's contents begin with the title, which is left out of the text that is checked."""
+def test_every_text_of_a_record_is_checked_and_its_id_is_not(tmp_path: Path, moeir: Moeir) -> None:
+    """Lucene's contents begin with the title, which is left out of the text."""
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text('{"id": "cafÃ©", "title": "Bar", "contents": "Bar a cafÃ©", "url": "cafÃ©.fr", "n": 1}\n', encoding="utf-8")
-    assert moeir("check", "--corpus", corpus, "--fix", tmp_path / "mended").code == 3
-    assert json.loads((tmp_path / "mended" / "corpus.jsonl").read_text(encoding="utf-8")) == {
-        "id": "cafÃ©", "title": "Bar", "contents": "Bar a café", "url": "café.fr", "n": 1,
-    }  # fmt: skip
+    found = rows(moeir("check", "--corpus", corpus, "--form", "json"))
+    assert [row[1:3] for row in found] == [["mojibake", f"'{old}' should be '{new}'"] for old, new in (
+        ("Bar a cafÃ©", "Bar a café"), ("cafÃ©.fr", "café.fr"),
+    )]  # fmt: skip
 
 
-def test_a_row_of_several_lines_is_left_out_whole_or_stays_whole(tmp_path: Path, moeir: Moeir) -> None:
+def test_a_fault_of_a_row_of_several_lines_is_where_the_row_begins(tmp_path: Path, moeir: Moeir) -> None:
     table = tmp_path / "psgs.tsv"
     table.write_text('id\ttext\ttitle\n1\t"one\nowl"\tA\n1\t"two\nowls"\tB\n2\t"a ""cafÃ©""\nowl"\tC\n3\tfew\n', encoding="utf-8")
-    result = moeir("check", "--corpus", table, "--form", "json", "--fix", tmp_path / "copies")
+    result = moeir("check", "--corpus", table, "--form", "json")
     assert [row[:2] for row in rows(result)] == [[f"{table}:4", "duplicate"], [f"{table}:6", "mojibake"], [f"{table}:8", "faulty-line"]]
-    expected = 'id\ttext\ttitle\n1\t"one\nowl"\tA\n2\t"a ""café""\nowl"\tC\n3\tfew\n'
-    assert (tmp_path / "copies" / "psgs.tsv").read_text(encoding="utf-8") == expected
 
 
 def test_memory_holds_ids_and_signs_and_not_the_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,8 +226,9 @@ def test_memory_holds_ids_and_signs_and_not_the_texts(tmp_path: Path, monkeypatc
     path.write_text("".join(f'{{"_id": "d{number}", "text": "{number} {words}"}}\n' for number in range(1500)))
     gc.collect()
     tracemalloc.start()
-    seen_texts = texts.SeenTexts()
-    assert sum(1 for _ in texts.check_texts(FileFindings(Findings(), path), seen_texts)) == 1500 == len(seen_texts.by_id)
+    seen_texts = files.SeenTexts()
+    files.check_texts(FileFindings(Findings(), path), seen_texts)
+    assert len(seen_texts.by_id) == 1500
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert path.stat().st_size > 3e6 and peak < 1.5e6

@@ -2,14 +2,12 @@
 
 import pytest
 
-FLAG = '{"query": "who", "pos": ["a"], "neg": ["b"], "query_id": "q", "pos_id": [["x"]], "neg_id": ["n"]}'
 CASES = {
     "deep": ("deep.jsonl", "[" * 3000, "convert --input deep.jsonl --to texts", None),
     "csv with a return": ("d.csv", "anchor,positive\na\rb,c\n", "convert --input d.csv --from pairs --to examples", "d.csv:"),
-    "ids in ids": ("i", FLAG, "convert --input i --from flagembedding --to examples", "i:1: positive_passages: id is not a string"),
     "no array": ("a.json", "{}", "convert --input a.json --from dpr --to examples", "a.json:1: no query_id"),
     "a rank of 5,000 digits": ("f.trec", f"1 Q0 a {'9' * 5000} 1.0 x\n", "check --run f.trec", None),
-    "the same in a table": ("j", f"1\ta\t{'9' * 5000}\n", "convert --input j --from msmarco-run --to run", "j:1: rank is not finite"),
+    "a score of 5,000 digits": ("j", f"1 Q0 a 1 {'9' * 5000} x\n", "convert --input j --from run --to run", "j:1: score is not finite"),
     "a control character in broken JSON": ("m.jsonl", '{"_id": "1", "text": "a\x01"', "check --corpus m.jsonl", None),
     "a grade of 2^63": ("l.qrels", "1 0 a 9223372036854775808\n", "evaluate --run run.trec --qrels l.qrels", "l.qrels:1: grade is not"),
 }

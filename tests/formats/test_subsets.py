@@ -1,4 +1,4 @@
-"""Samples and splits by `convert`: what is kept, that the seed alone decides, and that equal queries stay together."""
+"""Splits by `convert`: the seed alone decides, and equal queries stay together."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -30,28 +30,6 @@ def ids(path: Path) -> list[str]:
     return [text.id for text in texts.read_texts(path)]
 
 
-def test_a_sample_of_queries_keeps_their_judgements_and_the_corpus(beir: Path, moeir: Moeir) -> None:
-    result = moeir("convert", "--input", beir, "--sample", 12, "--output", "small")
-    assert result.code == 0, result.stderr
-    queries = ids(Path("small/queries.jsonl"))
-    judged = {query for split in ("train", "test") for query in qrels.read_qrels(f"small/qrels/{split}.tsv")}
-    assert len(queries) == 12 and judged == set(queries) and queries == sorted(queries)
-    assert len(ids(Path("small/corpus.jsonl"))) == 100
-    assert moeir("convert", "--input", beir, "--sample", 12, "--seed", 7, "--output", "other").code == 0
-    assert ids(Path("other/queries.jsonl")) != queries
-
-
-def test_a_sample_of_documents_keeps_the_judged_ones(beir: Path, moeir: Moeir) -> None:
-    command = ("convert", "--input", beir, "--sample", 10, "--sample-documents")
-    assert moeir(*command, 30, "--output", "small").code == 0
-    documents = ids(Path("small/corpus.jsonl"))
-    assert len(documents) == 30 and documents == sorted(documents)
-    assert {query.replace("q", "d") for query in ids(Path("small/queries.jsonl"))} <= set(documents)
-    few = moeir(*command, 5, "--output", "few")
-    assert few.code == 0 and few.stderr.startswith("--sample-documents 5: all 10 judged documents are kept\n")
-    assert len(ids(Path("few/corpus.jsonl"))) == 10  # the judged ones
-
-
 def test_a_collection_is_divided_without_a_leak(beir: Path, moeir: Moeir) -> None:
     result = moeir("convert", "--input", beir, "--to", "beir", "--split", "dev=0.25", "--output", "divided")
     assert result.code == 0 and result.stderr.startswith("queries: test 5, train 30, dev 10\n")
@@ -72,7 +50,7 @@ def test_a_collection_with_test_queries_alone_gets_a_train_split(beir: Path, moe
 
 
 def test_the_order_of_lines_does_not_matter(beir: Path, moeir: Moeir) -> None:
-    command = ("convert", "--input", beir, "--sample", 20, "--split", "dev=0.2,held=0.1", "--output")
+    command = ("convert", "--input", beir, "--split", "dev=0.2,held=0.1", "--output")
     assert moeir(*command, "one").code == 0
     for name in ("queries.jsonl", "qrels/train.tsv"):
         header, *rows = (beir / name).read_text().splitlines()
@@ -82,18 +60,12 @@ def test_the_order_of_lines_does_not_matter(beir: Path, moeir: Moeir) -> None:
         assert qrels.read_qrels(f"one/qrels/{split}.tsv") == qrels.read_qrels(f"two/qrels/{split}.tsv")
 
 
-def test_texts_are_sampled_too(beir: Path, moeir: Moeir) -> None:
-    sampled = moeir("convert", "--input", beir / "corpus.jsonl", "--sample", 7).stdout.splitlines()
-    assert len(sampled) == 7 and sampled == sorted(sampled)
-
-
 @pytest.mark.parametrize(("flags", "code", "message"), [
-    ("", 2, "convert needs --to, or --sample, --sample-documents, --split or --passages"),
+    ("", 2, "convert needs --to, or --split or --passages"),
     ("--split dev", 2, "--split dev: expected NAME=SHARE"),
     ("--split dev=0.6,held=0.6", 2, "--split: the shares add up to 1.2; expected 1 or less"),
     ("--split train=0.5", 2, "--split: the shares add up to 0.5; expected 1, as there is a share of train, which is the rest"),
     ("--split test=0.5", 2, "--split test: the collection has this split already"),
-    ("--sample 0", 2, "--sample 0: expected at least 1"),
     ("--split dev=0.001", 2, "--split dev=0.001: none of 40 queries is in it"),
     *((f"--split {split}", 2, "expected NAME=SHARE, a name of letters, digits, - and _")
         for split in ("a#b=0.5", ".=0.5", "..=0.5", "a/b=0.5", "dev=0.2,Dev=0.2")),
@@ -104,7 +76,7 @@ def test_what_cannot_be_divided_is_one_line(flags: str, code: int, message: str,
     assert not Path("out").exists()
 
 
-def test_other_kinds_are_neither_sampled_nor_divided(beir: Path, moeir: Moeir) -> None:
+def test_other_kinds_are_not_divided(beir: Path, moeir: Moeir) -> None:
     for file in (beir / "qrels/train.tsv", beir / "corpus.jsonl"):
         result = moeir("convert", "--input", file, "--split", "dev=0.1", "--output", "out")
-        assert result.code == 2 and "are for a folder of documents, queries and judgements, and --sample for texts" in result.stderr
+        assert result.code == 2 and "--split: is for a folder of documents, queries and judgements" in result.stderr

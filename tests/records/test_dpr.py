@@ -99,22 +99,6 @@ def test_memory_holds_one_entry(monkeypatch):
     assert where == "x:2" and len(lines_read) < 20
 
 
-def test_lines_of_a_question_and_its_answers_are_texts(tmp_path):
-    (tmp_path / "nq-test.qa.csv").write_text(
-        "who sings\t['Reba', \"O'Hara\"]\n"
-        'why\t["\\u00e9t\\u00e9"]\n'
-        '"the ""best"" one"\t"[""x\'s"", \'y\']"\n'
-    )  # fmt: skip
-    assert [(text.id, text.text, text.answers) for text in texts.read_texts(tmp_path / "nq-test.qa.csv")] == [
-        ("0", "who sings", ("Reba", "O'Hara")), ("1", "why", ("été",)), ("2", 'the "best" one', ("x's", "y")),
-    ]  # fmt: skip
-
-
-def test_an_id_and_a_text_in_brackets_are_no_question_with_answers(tmp_path):
-    (tmp_path / "queries.tsv").write_text('q1\t["owl"]\nq2\tbat\n')
-    assert [text.text for text in texts.read_texts(tmp_path / "queries.tsv")] == ['["owl"]', "bat"]
-
-
 def test_a_field_of_every_record_is_read(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"_id": "q1", "text": "x", "relation": "P17"}\n{"_id": "q2", "text": "y", "relation": 7}\n')
     (tmp_path / "a.tsv").write_text("id\ttext\trelation\nq1\tx\tP17\n")

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moeir.errors import ArtifactError
 from moeir.records.ids import IdColumn
 from moeir.records.runs import id_ranks
 
@@ -31,12 +30,3 @@ def test_a_long_file_is_read_in_several_chunks_of_any_width(tmp_path: Path, monk
     (tmp_path / "ids.txt").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
     monkeypatch.setattr("moeir.records.ids._ROWS_PER_CHUNK", 4)
     assert IdColumn.read(tmp_path / "ids.txt") == words
-
-
-@pytest.mark.parametrize("content", [None, b"a\n\xff\n", b"\xc3\n\xbc\n"])
-def test_a_missing_file_and_ids_that_are_not_utf_8_are_artifact_errors(tmp_path: Path, content: bytes | None) -> None:
-    if content is not None:
-        (tmp_path / "ids.txt").write_bytes(content)
-    message = "the file is missing" if content is None else "damaged: ids that are not UTF-8; run the stage that made it again"
-    with pytest.raises(ArtifactError, match=rf"ids\.txt: {message}"):
-        IdColumn.read(tmp_path / "ids.txt")

@@ -20,8 +20,8 @@ def room(tmp_path, monkeypatch, toy):
     (tmp_path / "asked.jsonl").write_text("".join(json.dumps(one) + "\n" for one in questions))
     entries = [{"question": "who is it", "answers": values, "positive_ctxs": []} for values in ANSWERS.values()]
     (tmp_path / "asked.json").write_text(json.dumps(entries))
-    (tmp_path / "asked.csv").write_text("".join(f"who is it\t{values}\n" for values in ANSWERS.values()))
-    (tmp_path / "regex.tsv").write_text('who is it\t["hollow (oak|tree)"]\nwho is it\t["(scent"]\nwho is it\t["o[wx]l"]\n')
+    patterns = enumerate(["hollow (oak|tree)", "(scent", "o[wx]l"])
+    (tmp_path / "regex.jsonl").write_text("".join(json.dumps({"_id": i, "text": "who", "answers": [one]}) + "\n" for i, one in patterns))
     hits = {"q1": {"bat": 3, "owl": 2}, "q2": {"ant": 2, "fox": 1}, "q3": {"owl": 1}}
     runs.write_run(Run.from_hits(hits), "one.trec")
     runs.write_run(Run.from_hits({"q1": {"owl": 3, "bat": 2}, "q2": {"fox": 1}}), "two.trec")
@@ -54,16 +54,17 @@ def test_success_by_answers(room, moeir):
     ]
 
 
-@pytest.mark.parametrize("name", ["asked.json", "asked.csv"])
-def test_the_forms_of_dpr_are_questions_by_their_place(room, moeir, name):
-    rows, _ = run_evaluate(moeir, "--answers", name, "--run", "numbered.trec")
+def test_dprs_questions_are_named_by_their_place(room, moeir):
+    rows, _ = run_evaluate(moeir, "--answers", "asked.json", "--run", "numbered.trec")
     assert rows == [["Success@20", "all", "0.666667"], ["Success@100", "all", "0.666667"]]
 
 
 def test_success_by_regular_expressions_says_which_are_none(room, moeir):
-    rows, stderr = run_evaluate(moeir, "--answers", "regex.tsv", "--match", "regex", "--run", "numbered.trec", "-m", "Success@5", "-q")
+    rows, stderr = run_evaluate(moeir, "--answers", "regex.jsonl", "--match", "regex", "--run", "numbered.trec", "-m", "Success@5", "-q")
     assert [value for _, _, value in rows] == ["1.000000", "0.000000", "1.000000", "0.666667"]
-    assert stderr.startswith("regex.tsv: 1 answers are not valid regular expressions and match nothing; the first: '(scent' of question 1")
+    assert stderr.startswith(
+        "regex.jsonl: 1 answers are not valid regular expressions and match nothing; the first: '(scent' of question 1"
+    )
 
 
 def test_means_by_group(room, moeir):
@@ -93,11 +94,11 @@ REFUSALS = [
     ((*EVALUATE, *ANSWER_FLAGS, "-m", "nDCG@10"), 2, "measure nDCG@10 cannot be computed from answers"),
     ((*EVALUATE, "--answers", "corpus.jsonl", "--corpus", "corpus.jsonl"), 3, "corpus.jsonl: question 'owl' has no answers"),
     ((*EVALUATE, "--answers", "asked.jsonl", "--corpus", "asked.jsonl"), 3, "asked.jsonl: has no document 'ant', which a run names"),
-    ((*EVALUATE, "--answers", "asked.csv", "--corpus", "corpus.jsonl"), 3, "one.trec: run of another collection"),
+    ((*EVALUATE, "--answers", "asked.json", "--corpus", "corpus.jsonl"), 3, "one.trec: run of another collection"),
     ((*EVALUATE, "--qrels", "qrels", "--group-by", "set"), 2, "--group-by needs --queries or --answers"),
     ((*EVALUATE, "--qrels", "other", "--queries", "asked.jsonl", "--group-by", "set"), 3, "asked.jsonl: query 'q4' is judged but not"),
     ((*MINE, "asked.jsonl"), 2, "--exclude-answers needs --corpus"),
-    ((*MINE, "asked.csv", "--corpus", "corpus.jsonl"), 3, "asked.csv: has no question 'q1', for which negatives are mined"),
+    ((*MINE, "asked.json", "--corpus", "corpus.jsonl"), 3, "asked.json: has no question 'q1', for which negatives are mined"),
 ]  # fmt: skip
 
 

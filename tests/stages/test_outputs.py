@@ -1,7 +1,6 @@
 """What a command may replace: what moeir made. Files of others stay, whatever their names, and no output is inside a source."""
 
 import errno
-import json
 import os
 import shutil
 from collections.abc import Callable
@@ -150,25 +149,19 @@ NESTED = {
     "search --index dense --query owl --output came": "would replace what --index reads",
     "fuse --run runs/bm25.trec --run one.trec --output runs": "--output runs: would replace what --run reads",
     "fuse --run one.trec --run two.trec --output one.trec.manifest.json": "is the name of a manifest",
-    "check --corpus corpus.jsonl --encodings enc --fix enc/fixed": "--fix enc/fixed: is inside the folder",
-    "check --corpus fixed/corpus.jsonl --fix fixed": "--fix fixed: would replace what --corpus reads",
     "finetune --model came --train one.trec --output out --cache out/tokens": "is inside the folder that --output replaces",
 }
 
 
-def test_an_output_is_never_inside_a_source_or_around_one(
-    moeir: Moeir, encodings: Path, index: Path, came_checkpoint: Path, toy: Path
-) -> None:
+def test_an_output_is_never_inside_a_source_or_around_one(moeir: Moeir, encodings: Path, index: Path, came_checkpoint: Path) -> None:
     shutil.copytree(came_checkpoint, "came")
     shutil.copytree(encodings, "enc")
     shutil.copytree(index, "dense")
-    shutil.copy(toy / "corpus.jsonl", "corpus.jsonl")
     Path("enc-link").symlink_to("enc")
     assert search(moeir, "--output", "runs").code == 0
-    assert moeir("check", "--corpus", "corpus.jsonl", "--fix", "fixed").code == 0
     before = read_all()
     for command, words in NESTED.items():
-        refused = moeir(*command.split(), "--force" if not command.startswith("check") else "--keep-empty")
+        refused = moeir(*command.split(), "--force")
         assert refused.code == 2 and words in refused.stderr, refused
         assert read_all() == before
 
@@ -180,15 +173,6 @@ def test_a_name_that_leaves_no_room_for_helpers_is_refused_before_the_work(moeir
         assert (f"a name of {size} bytes; expected at most 237" in result.stderr) == bool(code)
     again = moeir(*FUSE, "--depth", 1, "--output", "ä" * 116 + ".trec", "--force")
     assert again.code == 0
-
-
-def test_hidden_files_of_a_product_are_in_its_manifest(moeir: Moeir) -> None:
-    for name in (".corpus.jsonl", "manifest.jsonl"):
-        Path(name).write_text('{"_id": "1", "text": "a cat"}\n{"_id": "1", "text": "a dog"}\n', encoding="utf-8")
-        for _ in range(2):
-            assert moeir("check", "--corpus", name, "--fix", f"fixed-{name}").code in (0, 3)
-            manifest = json.loads(Path(f"fixed-{name}", "manifest.json").read_text(encoding="utf-8"))
-            assert Path(f"fixed-{name}", name).is_file() and list(manifest["files"]) == [name]
 
 
 @pytest.mark.parametrize("number, source, blamed", [(errno.ENOSPC, "one.trec", ".dense.partial/"), (errno.ENOENT, "gone", "gone: ")])
@@ -248,16 +232,7 @@ def test_a_side_output_is_made_again_where_it_is_missing_and_replaces_what_is_it
 
 def test_a_side_output_never_replaces_what_another_stage_made(moeir: Moeir) -> None:
     assert moeir(*FUSE, "--output", "why.jsonl").code == 0
-    Path("corpus.jsonl").write_text('{"_id": "1", "text": "a cat"}\n{"_id": "1", "text": "a dog"}\n', encoding="utf-8")
     before = read_all()
     refused = search(moeir, "--explain", "why.jsonl", "--output", "run.trec")
     assert refused.code == 2 and "why.jsonl: exists, made by moeir fuse; --force replaces it" in refused.stderr
-    refused = moeir("check", "--corpus", "corpus.jsonl", "--fix", "idx")
-    assert refused.code == 2 and "--fix idx: exists, made by moeir index; name another folder" in refused.stderr
     assert read_all() == before
-    assert moeir("check", "--corpus", "corpus.jsonl", "--fix", "mended").code in (0, 3)
-    first = Path("mended/corpus.jsonl").read_bytes()
-    with open("corpus.jsonl", "a") as corpus:
-        corpus.write('{"_id": "2", "text": "a cow"}\n')
-    assert moeir("check", "--corpus", "corpus.jsonl", "--fix", "mended").code in (0, 3)
-    assert Path("mended/corpus.jsonl").read_bytes() != first

@@ -43,10 +43,9 @@ def test_what_another_pipe_holds_is_read_again(pipe: Callable[[str], Path], tmp_
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("convert", "--input", "PIPE", "--to", "msmarco-run"), "a pipe can be read once; give its format with --from"),
-        (("check", "--run", "PIPE", "--fix", "mended"), "--fix: copies keep the names of their files"),
+        (("convert", "--input", "PIPE", "--to", "run"), "a pipe can be read once; give its format with --from"),
         (
-            ("convert", "--input", "PIPE", "--from", "msmarco-run", "--to", "texts", "--output", "x", "--dry-run"),
+            ("convert", "--input", "PIPE", "--from", "run", "--to", "texts", "--output", "x", "--dry-run"),
             "--to texts: pipe.trec is",
         ),
         (

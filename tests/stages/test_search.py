@@ -99,10 +99,6 @@ def test_queries_come_from_standard_input_where_plain_lines_have_numbers_or_from
     ):
         result = moeir("search", "--index", bm25_index, *flags)
         assert (result.code, result.stdout) == (2, "") and words in result.stderr
-    json_later = moeir(*command, stdin='owl\n{"_id": "a", "text": "bat"}\n')
-    assert json_later.code == 3 and "standard input:2: found JSON; expected one text per line, as in the first" in json_later.stderr
-    mixed = moeir(*command, stdin="who hunts mice\n2\tants\n")
-    assert mixed.code == 3 and "standard input:2: found a tab; expected one text per line, as in the first" in mixed.stderr
 
 
 def test_what_happens_once_at_the_start_is_no_latency(bm25_index: Path, tmp_path: Path, moeir: Moeir, monkeypatch) -> None:

@@ -76,7 +76,7 @@ def build_span_cache(
     seed: int = 42,
     keep_empty: bool = False,
 ) -> SpanCache:
-    """The token cache of a corpus, from `folder` if it exists, otherwise built; an interrupted build is continued.
+    """The token cache of a corpus, from `folder` if it exists, otherwise built.
 
     `digest` identifies the corpus, `maximum` is the maximum tokens of a span without special ones, `short` the share of shorter spans.
     """
@@ -86,16 +86,12 @@ def build_span_cache(
 
     def fill(target: Path) -> dict[str, int]:
         files = TokenFileWriter(target, dict.fromkeys(SPAN_ARRAYS, np.int64) | {"ids": tokenizer.id_dtype})
-        names, count = AppendableText(target / "ids.txt", files.entry.get("names", 0)), files.entry.get("texts", 0)
-        documents = texts.read_texts(corpus, keep_empty=keep_empty)
+        names, count = AppendableText(target / "ids.txt"), 0
         with meter("tokenizing documents") as counter:
-            for _ in islice(documents, count):
-                counter.advance()
-            for chunk in chunk_texts(documents):
+            for chunk in chunk_texts(texts.read_texts(corpus, keep_empty=keep_empty)):
                 _append_spans(files, chunk, tokenizer, lambda text, characters: split_into_spans(text, characters, maximum, short, seed))
                 names.append(text.id for text in chunk)
                 count += len(chunk)
-                files.commit(texts=count, names=names.flush())
                 counter.advance(len(chunk))
         for ends, of in zip(SPAN_ARRAYS[1:4], SPAN_ARRAYS[:3], strict=True):  # the end of the last sentence, span and document
             files.append(**{ends: [files.rows(of) - (of != "ids")]})

@@ -8,7 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby, islice
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, Self
 
@@ -130,38 +130,27 @@ def prefetch_batches(
 
 
 def build_token_cache(folder: Path, stream: TextStream, checkpoint: RetrievalModel) -> TrainingTexts:
-    """The tokens of a stream's texts: opened in `folder` if the cache is there, else built, or completed if it was interrupted."""
+    """The tokens of a stream's texts: opened in `folder` if the cache is there, else built."""
     settings = {"form": CACHE_VERSION, "reading": checkpoint.input_config.to_dict(), "marks": _template_fingerprint(checkpoint)}
     record = {"stage": "finetune", "settings": settings, "sources": {"texts": [stream.digest], "tokenizer": [checkpoint.tokenizer.digest]}}
 
     def fill(cache_folder: Path) -> dict[str, Any]:
-        files = TokenFileWriter(cache_folder, {"ids": checkpoint.tokenizer.id_dtype, "starts": np.int64, "silent": np.int32})
+        files, digest = (
+            TokenFileWriter(cache_folder, {"ids": checkpoint.tokenizer.id_dtype, "starts": np.int64, "silent": np.int32}),
+            hashlib.sha256(),
+        )
         checkpoint.truncation.clear()  # of a fitted head's texts
-        checkpoint.truncation.update({side: Counter(counts) for side, counts in files.entry.get("truncation", {}).items()})
-        digest, texts, count = hashlib.sha256(), stream.stream(), files.entry.get("texts", 0)
-
-        def check_digest(expected: str) -> None:
-            if digest.hexdigest() != expected:
-                files.discard()
-                raise DataError("the texts have changed while they were read; run the same command again")
-
         with meter("reading tokens of texts", stream.count) as counter:
-            for text in islice(texts, count):
-                digest.update(text.digest_bytes)
-                counter.advance()
-            check_digest(files.entry.get("digest", digest.hexdigest()))
-            for (side, prompt), texts_of_side in groupby(texts, key=lambda text: (text.side, text.prompt)):
+            for (side, prompt), texts_of_side in groupby(stream.stream(), key=lambda text: (text.side, text.prompt)):
                 for chunk in chunk_texts(texts_of_side):
                     _append_tokens(files, *checkpoint.token_ids([text.content for text in chunk], side, prompt))
                     for text in chunk:
                         digest.update(text.digest_bytes)
-                    count += len(chunk)
-                    truncation = {side: dict(counts) for side, counts in checkpoint.truncation.items()}
-                    files.commit(digest=digest.hexdigest(), texts=count, truncation=truncation)
                     counter.advance(len(chunk))
         files.close()
-        check_digest(stream.digest)
-        return {"texts": count, "tokens": files.rows("ids"), "truncation": checkpoint.truncation}
+        if digest.hexdigest() != stream.digest:
+            raise DataError("the texts have changed while they were read; run the same command again")
+        return {"texts": stream.count, "tokens": files.rows("ids"), "truncation": checkpoint.truncation}
 
     cache_folder = memmap.get_or_build(folder, "texts", json.loads(json.dumps(record)), fill)
     truncation = manifests.read_manifest(cache_folder)["counts"]["truncation"]

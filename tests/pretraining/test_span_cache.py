@@ -1,4 +1,4 @@
-"""Token caches: every token is in one span, in order; a cache is reused, built in bounded memory, and resumed after a kill."""
+"""Token caches: every token is in one span, in order; a cache is reused, built in bounded memory, and whole after a kill."""
 
 import gc
 import json

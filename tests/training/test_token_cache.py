@@ -6,7 +6,6 @@ import os
 import shutil
 import threading
 import tracemalloc
-from contextlib import nullcontext
 from itertools import pairwise
 
 import numpy as np
@@ -214,29 +213,6 @@ def test_a_killed_making_is_never_read_half(tmp_path, reader, needed, monkeypatc
         learned.build_token_cache(folder, needed(), reader)
         assert file_bytes(folder) == expected
     assert moment > 20
-
-
-def test_an_interrupted_making_goes_on_with_the_texts_that_were_not_read(tmp_path, reader, needed, monkeypatch):
-    monkeypatch.setattr(token_files, "MAX_CHUNK_TEXTS", 3)
-    learned.build_token_cache(tmp_path / "whole", needed(), reader)
-    read, token_ids = [], RetrievalModel.token_ids
-
-    def stop_at_the_fourth_chunk(self, texts, side, prompt):
-        if len(read) == 9:
-            raise KeyboardInterrupt
-        read.extend(texts)
-        return token_ids(self, texts, side, prompt)
-
-    def note(self, texts, side, prompt):
-        read.extend(texts)
-        return token_ids(self, texts, side, prompt)
-
-    for action in (stop_at_the_fourth_chunk, note):
-        monkeypatch.setattr(RetrievalModel, "token_ids", action)
-        with pytest.raises(KeyboardInterrupt) if action is stop_at_the_fourth_chunk else nullcontext():
-            learned.build_token_cache(tmp_path / "cache", needed(), reader)
-    assert read == [text.content for text in needed().stream()], "each text once"
-    assert file_bytes(tmp_path / "cache") == file_bytes(tmp_path / "whole")
 
 
 def test_texts_that_change_on_the_way_are_refused_and_what_was_read_of_them_is_forgotten(tmp_path, reader, needed, monkeypatch):

@@ -1,31 +1,31 @@
 """Caches on disk of the tokens of a corpus, cut into spans, and of the queries of its documents, built once for all epochs and restarts.
 
 A cache is a folder named by a digest of its sources and settings: other texts, tokenizers or settings give another folder. Memory holds
-one chunk of texts at a time. Queries come from the output of `generate-queries`, or from queries and judgements: a query belongs to the
-documents judged above 0 for it. An id `DOCUMENT#char=BEGIN,END` in either binds a query to the span with most of these characters.
+one chunk of texts at a time. Queries come from the output of `generate-queries`, where an id `DOCUMENT#char=BEGIN,END` binds a query to the
+span with most of these characters.
 """
 
 import random
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice, pairwise
+from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from moeir.artifacts import manifests, memmap
 from moeir.artifacts.array_folder import ArrayFolder
-from moeir.artifacts.journals import AppendableNpy, AppendableText
+from moeir.artifacts.journals import AppendableText
 from moeir.backbones.token_files import ID_DTYPES, TokenFileWriter, chunk_texts
 from moeir.backbones.tokenizer import TextTokenizer
 from moeir.console import meter
 from moeir.errors import DataError, UsageError
 from moeir.kernels.splitmix import Int64Array, UInt64Array, randint_high, random_bits
 from moeir.pretraining.spans import SpanBoundaries, pack_sentences, split_long_sentences
-from moeir.records import generated_queries, qrels, texts
+from moeir.records import generated_queries, texts
 from moeir.records.sentences import find_sentence_starts
 from moeir.records.texts import Text
 
@@ -82,7 +82,8 @@ def build_span_cache(
     """
     if maximum < 2:
         raise UsageError(f"spans of {maximum} tokens: expected at least 2; raise the length of documents")
-    settings = {"maximum": maximum, "short": short, "seed": seed, "keep_empty": keep_empty}
+    settings = {"form": CACHE_VERSION, "maximum": maximum, "short": short, "seed": seed, "keep_empty": keep_empty}
+    record = {"stage": "pretrain", "settings": settings, "sources": {"corpus": [digest], "tokenizer": [tokenizer.digest]}}
 
     def fill(target: Path) -> dict[str, int]:
         files = TokenFileWriter(target, dict.fromkeys(SPAN_ARRAYS, np.int64) | {"ids": tokenizer.id_dtype})
@@ -101,22 +102,9 @@ def build_span_cache(
             raise DataError(f"{corpus}: no document has a token")
         return {"texts": count, "tokens": files.rows("ids"), "spans": spans}
 
-    return SpanCache.open(_get_or_build(folder, "documents", settings, {"corpus": [digest], "tokenizer": [tokenizer.digest]}, fill))
-
-
-def _get_or_build(
-    folder: Path, kind: str, settings: Mapping[str, Any], sources: Mapping[str, Sequence[str]], fill: Callable[[Path], dict[str, int]]
-) -> Path:
-    """The cache folder of these settings and sources; `fill` writes its files if it does not exist.
-
-    A stream is always read again, as its content may have changed.
-    """
-    record = {
-        "stage": "pretrain",
-        "settings": {"form": CACHE_VERSION, **settings},
-        "sources": {name: list(one) for name, one in sources.items()},
-    }
-    return memmap.get_or_build(folder, kind, record, fill, rebuild=any("stdin" in digests for digests in sources.values()))
+    return SpanCache.open(
+        memmap.get_or_build(folder, "documents", record, fill, rebuild=digest == "stdin")
+    )  # a stream may be another one now
 
 
 def _append_spans(
@@ -203,34 +191,33 @@ class QueryCache:
 
 
 def build_query_cache(
-    folder: Path,
-    corpus: SpanCache,
-    queries: Sequence[Path],
-    judgements: Path | None,
-    tokenizer: TextTokenizer,
-    *,
-    digests: Mapping[str, Sequence[str]],
+    folder: Path, corpus: SpanCache, queries: Sequence[Path], tokenizer: TextTokenizer, *, digests: Sequence[str]
 ) -> QueryCache:
-    """The query cache of a corpus, from `folder` if it exists, otherwise built.
-
-    Without `judgements` the files hold the queries of each document or span, with them queries by their own ids; `digests` identify the
-    files. Queries without a token or without a judgement are left out.
-    """
-    sources = {"documents": [manifests.compute_digest(corpus.folder)], "tokenizer": [tokenizer.digest], **digests}
+    """The query cache of a corpus, from `folder` if it exists, otherwise built. `digests` identify the files of queries; those without a
+    token are left out."""
+    sources = {"documents": [manifests.compute_digest(corpus.folder)], "tokenizer": [tokenizer.digest], "queries": list(digests)}
+    record = {"stage": "pretrain", "settings": {"form": CACHE_VERSION}, "sources": sources}
 
     def fill(target: Path) -> dict[str, int]:
-        rows = _OwnerRows(corpus)
-        pairs = _generated_pairs(queries, rows) if judgements is None else _judged_pairs(queries, judgements, rows)
-        owners, members, empty = _write_tokens(target, pairs, tokenizer)
-        if not members:
+        rows, owners, empty = _OwnerRows(corpus), array("q"), 0
+        files = TokenFileWriter(target, {"ids": tokenizer.id_dtype, "starts": np.int64, "links": np.int64, "offsets": np.int64})
+        files.append(starts=[0])
+        with meter("tokenizing queries") as counter:
+            for chunk in texts.split_chunks(_generated_pairs(queries, rows), CHUNK_QUERIES):
+                token_lists = tokenizer.encode([query for query, _ in chunk], special=False)
+                owners.extend(row for tokens, (_, row) in zip(token_lists, chunk, strict=True) if tokens)
+                sizes = [len(tokens) for tokens in token_lists if tokens]
+                empty += len(chunk) - len(sizes)
+                files.append(starts=files.rows("ids") + np.cumsum(sizes), ids=np.fromiter(chain.from_iterable(token_lists), dtype=np.int64))
+                counter.advance(len(chunk))
+        if not owners:
             raise DataError(f"{', '.join(map(str, queries))}: no query for a document of the corpus")
-        linked, counts = np.array(owners, dtype=np.int64), np.bincount(owners, minlength=rows.documents + len(corpus))
-        offsets = np.concatenate([[0], np.cumsum(counts)])
-        memmap.save_array(target / "links.npy", np.array(members, dtype=np.int64)[np.argsort(linked, kind="stable")])
-        memmap.save_array(target / "offsets.npy", offsets)
-        return {"queries": 1 + max(members), "links": len(members), "empty": empty}
+        counts = np.bincount(owners, minlength=rows.documents + len(corpus))
+        files.append(links=np.argsort(owners, kind="stable"), offsets=np.concatenate([[0], np.cumsum(counts)]))
+        files.close()
+        return {"queries": len(owners), "empty": empty}
 
-    return QueryCache.open(_get_or_build(folder, "queries", {"judged": judgements is not None}, sources, fill), corpus)
+    return QueryCache.open(memmap.get_or_build(folder, "queries", record, fill, rebuild="stdin" in digests), corpus)
 
 
 class _OwnerRows:
@@ -240,60 +227,27 @@ class _OwnerRows:
         self._rows = {name: row for row, name in enumerate(corpus.document_ids())}
         self.documents, self._corpus = len(self._rows), corpus
 
-    def find(self, name: str, where: str) -> int:
+    def find(self, name: str, file: Path) -> int:
         """The row of a document, or of the span with most of the characters `DOCUMENT#char=BEGIN,END`; of equal ones the first."""
         if (row := self._rows.get(name)) is not None:
             return row
         document, begin, end = generated_queries.parse_span_id(name) or (name, 0, 0)
         if (row := self._rows.get(document)) is None:
-            raise DataError(f"{where} document {document!r}, which is not in the corpus")
+            raise DataError(f"{file}: has queries of document {document!r}, which is not in the corpus")
         first, after = self._corpus.boundaries.documents[row : row + 2]
         ends = self._corpus.character_ends[first:after]
         length = int(ends[-1]) if len(ends) else 0
         if not begin < end <= length:
-            raise DataError(f"{where} {name!r}: expected #char=BEGIN,END with BEGIN < END <= {length}, its characters with the title")
+            raise DataError(
+                f"{file}: has queries of {name!r}: expected #char=BEGIN,END with BEGIN < END <= {length}, its characters with the title"
+            )
         overlaps = np.minimum(ends, end) - np.maximum(np.concatenate([[0], ends[:-1]]), begin)
         return self.documents + int(first) + int(overlaps.argmax())
 
 
-def _generated_pairs(files: Sequence[Path], rows: _OwnerRows) -> Iterator[tuple[str, list[int]]]:
+def _generated_pairs(files: Sequence[Path], rows: _OwnerRows) -> Iterator[tuple[str, int]]:
     """Queries generated for one document or span each, with its row."""
     for file in files:
         for record in generated_queries.read_generated_queries(file, allow_empty=len(files) > 1):
-            row = rows.find(record.id, f"{file}: has queries of")
-            yield from ((query, [row]) for query in record.queries)
-
-
-def _judged_pairs(files: Sequence[Path], judgements: Path, rows: _OwnerRows) -> Iterator[tuple[str, list[int]]]:
-    """Judged queries, with the rows of their relevant documents or spans."""
-    answers = {
-        query: [rows.find(name, f"{judgements}: query {query!r} names") for name, grade in grades.items() if grade > 0]
-        for query, grades in qrels.read_qrels(judgements).items()
-    }
-    for file in files:
-        for text in texts.read_texts(file, keep_empty=True):
-            if owners := answers.pop(text.id, []):
-                yield text.content, owners
-    if unknown := next((query for query, owners in answers.items() if owners), None):
-        raise DataError(f"{judgements}: query {unknown!r} is not among the queries")
-
-
-def _write_tokens(folder: Path, pairs: Iterable[tuple[str, list[int]]], tokenizer: TextTokenizer) -> tuple["array[int]", "array[int]", int]:
-    """Write the tokens of queries to disk; returns owner and query of each pair, and the number of queries without a token."""
-    ids, remaining = AppendableNpy(folder / "ids.npy", tokenizer.id_dtype), iter(pairs)
-    owners, members, starts, empty = array("q"), array("q"), array("q", [0]), 0
-    with meter("tokenizing queries") as counter:
-        while chunk := list(islice(remaining, CHUNK_QUERIES)):
-            token_lists = tokenizer.encode([text for text, _ in chunk], special=False)
-            for tokens, (_, rows) in zip(token_lists, chunk, strict=True):
-                if tokens:
-                    owners.extend(rows)
-                    members.extend([len(starts) - 1] * len(rows))
-                    starts.append(starts[-1] + len(tokens))
-                else:
-                    empty += 1
-            ids.append(np.fromiter(chain.from_iterable(token_lists), dtype=np.int64))
-            counter.advance(len(chunk))
-    ids.close()
-    memmap.save_array(folder / "starts.npy", np.array(starts, dtype=np.int64))
-    return owners, members, empty
+            row = rows.find(record.id, file)
+            yield from ((query, row) for query in record.queries)

@@ -35,7 +35,7 @@ CAME = ("came:shared_layers=2,local_dim=8,normalise=true", "competitive:standard
 TASER = ("taser:routing=token,every=1", "contrastive:load_balance=0.01,entropy_of=batch")
 KINDS = {
     "came": CAME,
-    "permuted": (CAME[0], "competitive:standardised=0.4,permuted=true,final_temperature=0.1"),
+    "permuted": (CAME[0], "competitive:standardised=0.4,permuted=true"),
     "taser": TASER,
     "coil": ("coil", "contrastive"),
     "adapters": (f"{CAME[0]},adapters=4,shared_adapters=2", CAME[1]),

@@ -6,6 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -113,7 +114,7 @@ def train(
     *,
     device: str,
     evaluator: Evaluator | None = None,
-    tracking: trackers.Tracking | None = None,
+    track: Callable[[int], AbstractContextManager[trackers.LogStep]] = trackers.NO_TRACKER,
     process_group: ProcessGroup = SINGLE_PROCESS,
     log_every: int | None = None,
     checkpoint: tuple[int, Callable[[int], None]] | None = None,
@@ -121,7 +122,8 @@ def train(
 ) -> dict[str, Any]:
     """Train in place; `folder` gets `metrics.jsonl` and, while training, `resume/`. Returns the counts for the manifest.
 
-    `tracking` sends the metrics of every step to trackers. All processes of `process_group` make the same call; the main one writes.
+    `track`, called with the steps done, gives a function of the metrics of each step. All processes of `process_group` make the same call;
+    the main one writes.
     `objective_state` are tensors that each step changes in place, saved and loaded with the weights.
     `checkpoint` is a number of steps, after each of which but the last the main process calls the function with the steps so far.
     Metrics are read from the device every `log_every` steps (None: 10 on CUDA, 1 on a CPU); a NaN ends the training
@@ -155,7 +157,7 @@ def train(
     if state.step:
         log.info("continuing after step %d of %d", state.step, schedule.steps)
     model.train()
-    with trackers.track(tracking if process_group.is_main else None, state.step) as log_step:
+    with track(state.step) as log_step:
         parts = process_group, torch.device(device), checkpoint, objective_state
         trainer = _Trainer(task, engine, schedule, optimiser, log_step, evaluator, *parts)
         done = _train_steps(trainer, state, folder, log_every or (LOG_EVERY if trainer.device.type == "cuda" else 1))
@@ -225,7 +227,7 @@ class _Trainer:
     engine: Engine
     schedule: Schedule
     optimiser: torch.optim.Optimizer
-    log_step: Callable[[Mapping[str, float]], None]
+    log_step: trackers.LogStep
     evaluator: Evaluator | None
     process_group: ProcessGroup
     device: torch.device

@@ -96,7 +96,7 @@ def inject_fault(rank, size, room, *, killed=None, broken=None, stuck=None, dead
 
     retrieval_task.RetrievalTask.compute_loss = late
     if rank == broken:
-        text_stream.collect_texts = raise_data_error
+        text_stream.TextStream = raise_data_error
     if rank == other:
         retrieval_task.RetrievalTask.size = 7
 

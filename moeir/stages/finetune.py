@@ -306,7 +306,7 @@ class Finetune(TrainingStage, InputOptions):
         from moeir.formats.training_files import read_training_examples
         from moeir.records import examples
         from moeir.training import objectives, sampling
-        from moeir.training.text_stream import collect_texts, without_texts
+        from moeir.training.text_stream import TextStream, without_texts
 
         files = [read_training_examples(path) for path in self.train]
         labels = [str(path) for path in self.train]
@@ -325,7 +325,7 @@ class Finetune(TrainingStage, InputOptions):
         ]
         prompts = self.query_prompt * (len(datasets) if len(self.query_prompt) == 1 else 1)
         sources: dict[str, Any] = {"queries": self.queries, "corpora": self.corpus, "prompts": prompts}
-        text_stream = collect_texts(datasets, labels, **sources, keep_empty=self.keep_empty, fielded=pairs)
+        text_stream = TextStream(datasets, labels, **sources, keep_empty=self.keep_empty, fielded=pairs)
         for sampler, rows, label in zip(samplers, text_stream.rows, labels):
             teacher = self.objective if objective in objectives.NEEDS_TEACHER else None
             sampling.check_training_examples(sampler, rows.queries, rows.documents, label, teacher)

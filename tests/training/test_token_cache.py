@@ -19,7 +19,7 @@ from moeir.records.examples import Example
 from moeir.records.texts import Text
 from moeir.training import token_cache as learned
 from moeir.training.sampling import BatchIds, MultiDatasetSampler, make_sampler
-from moeir.training.text_stream import collect_texts, without_texts
+from moeir.training.text_stream import TextStream, without_texts
 from tests.kill_points import kill_at, kill_points
 from tests.training.toy_examples import animal_text, assert_same_tokens, make_examples, single_part, write_collection
 
@@ -63,7 +63,7 @@ def needed(tmp_path):
 
     def made(count=12):
         query_file, document_file = write_collection(tmp_path, "queries", count)[0], write_collection(tmp_path, "documents", count + 2)[0]
-        return collect_texts([make_examples(count)], ["train.jsonl"], queries=[query_file], corpora=[document_file])
+        return TextStream([make_examples(count)], ["train.jsonl"], queries=[query_file], corpora=[document_file])
 
     return made
 
@@ -76,7 +76,7 @@ def file_bytes(folder):
 def test_a_worked_example(tmp_path, tiny_model):
     checkpoint = build_checkpoint(tiny_model, "colbert:dim=8,markers=true,augmentation=true", {"query_length": 6, "document_length": 6})
     inline = Example("q", ("d",), ("e",), (), Text("q", "owl"), (Text("d", "bat hunts bee fox cat"), Text("e", "hen")))
-    dataset = learned.build_token_cache(tmp_path, collect_texts([[inline]], ["x"], queries=[], corpora=[]), checkpoint)
+    dataset = learned.build_token_cache(tmp_path, TextStream([[inline]], ["x"], queries=[], corpora=[]), checkpoint)
     words = [" ".join(map(checkpoint.tokenizer.id_to_token, dataset.cache.ids[begin:end])) for begin, end in pairwise(dataset.cache.starts)]
     assert words == [
         "[CLS] [unused0] owl [SEP] [MASK] [MASK]",
@@ -116,7 +116,7 @@ def test_batches_are_what_the_checkpoint_reads(name, tmp_path, tiny_model_with_h
         write_collection(tmp_path, "documents", 17, shift=5),
     )
     dataset = learned.build_token_cache(
-        tmp_path / "cache", collect_texts([make_examples(15)], ["x"], queries=[query_file], corpora=[corpus]), checkpoint
+        tmp_path / "cache", TextStream([make_examples(15)], ["x"], queries=[query_file], corpora=[corpus]), checkpoint
     )
     sampler = make_sampler(make_examples(15), batch_size=4, negatives=3, seed=1, source="x")
     for step in range(8):
@@ -141,7 +141,7 @@ def test_equal_ids_of_two_sets_are_texts_of_their_own(tmp_path, reader):
     ]
     sets = [make_examples(8), inline_examples]
     samplers = tuple(make_sampler(without_texts(part), batch_size=2, negatives=3, seed=1, source="x") for part in sets)
-    needed = collect_texts(sets, ["1", "2"], queries=[query_file, write_collection(tmp_path, "x-queries", 1)[0]], corpora=[corpus, other])
+    needed = TextStream(sets, ["1", "2"], queries=[query_file, write_collection(tmp_path, "x-queries", 1)[0]], corpora=[corpus, other])
     dataset = learned.build_token_cache(tmp_path / "cache", needed, reader)
     expected = [(queries, documents), ({name: "what " + text for name, text in queries.items()}, own | others)]
     multi_sampler = MultiDatasetSampler(samplers, (1.0, 0.5), 1)
@@ -158,7 +158,7 @@ def test_the_first_documents_are_those_of_the_first_set_and_a_collection_correct
     monkeypatch.setattr("moeir.training.text_stream.HEAD_FIT_DOCUMENTS", 3)
     inline = Example("q", ("d5",), ("d1",), (), Text("q", "?"), (Text("d5", "mine"), Text("d1", "mine too")))
     corpus, documents = write_collection(tmp_path, "documents", 9)
-    needed = collect_texts([[inline, *make_examples(5)]], ["x"], queries=[write_collection(tmp_path, "queries", 5)[0]], corpora=[corpus])
+    needed = TextStream([[inline, *make_examples(5)]], ["x"], queries=[write_collection(tmp_path, "queries", 5)[0]], corpora=[corpus])
     assert needed.first_documents == [documents["d5"], documents["d1"], documents["d0"]]
 
 
@@ -168,10 +168,10 @@ def test_texts_of_a_pipe_are_walked_again_once_it_is_gone(tmp_path):
     writer = threading.Thread(target=lambda: pipe.write_text(file.read_text()), daemon=True)
     writer.start()
     queries = write_collection(tmp_path, "queries", 4)[0]
-    stream = collect_texts([make_examples(4)], ["x"], queries=[queries], corpora=[pipe])
+    stream = TextStream([make_examples(4)], ["x"], queries=[queries], corpora=[pipe])
     writer.join(60)
     pipe.unlink()
-    expected = collect_texts([make_examples(4)], ["x"], queries=[queries], corpora=[file])
+    expected = TextStream([make_examples(4)], ["x"], queries=[queries], corpora=[file])
     assert list(stream.stream()) == list(expected.stream()) and stream.digest == expected.digest
 
 
@@ -241,7 +241,7 @@ def test_texts_go_once_their_tokens_are_there(tmp_path, reader, monkeypatch):
         gc.collect()
         tracemalloc.start()
         dataset = learned.build_token_cache(
-            tmp_path / str(len(peaks)), collect_texts([make_examples(count)], ["x"], queries=[query_file], corpora=[corpus]), reader
+            tmp_path / str(len(peaks)), TextStream([make_examples(count)], ["x"], queries=[query_file], corpora=[corpus]), reader
         )
         peaks.append(tracemalloc.get_traced_memory()[1])
         gc.collect()

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from moeir.artifacts import memmap
 from moeir.artifacts.journals import AppendableNpy
 
-ID_DTYPES = (np.uint16, np.uint32)  # of token ids, by the size of the vocabulary
 MAX_CHUNK_TEXTS, MAX_CHUNK_CHARACTERS = 1024, 1 << 21
 
 
@@ -24,6 +24,11 @@ def chunk_texts(texts: Iterable[Any]) -> Iterator[list[Any]]:
             chunk, characters = [], 0
     if chunk:
         yield chunk
+
+
+def open_arrays(folder: Path, names: Iterable[str]) -> Iterator[npt.NDArray[Any]]:
+    """The arrays of a cache, memory-mapped."""
+    return (np.asarray(memmap.open_memmap(folder / f"{name}.npy")) for name in names)
 
 
 class TokenFileWriter:

@@ -11,15 +11,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Self, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from moeir.artifacts import manifests, memmap
-from moeir.artifacts.array_folder import ArrayFolder
 from moeir.artifacts.journals import AppendableText
-from moeir.backbones.token_files import ID_DTYPES, TokenFileWriter, chunk_texts
+from moeir.backbones.token_files import TokenFileWriter, chunk_texts, open_arrays
 from moeir.backbones.tokenizer import TextTokenizer
 from moeir.console import meter
 from moeir.errors import DataError, UsageError
@@ -31,7 +30,7 @@ from moeir.records.texts import Text
 
 CACHE_VERSION = 3  # of the file format and of the rules that split and pack
 TokenIds: TypeAlias = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
-SPAN_ARRAYS = ("ids", "sentences", "spans", "documents", "character_ends")
+SPAN_ARRAYS, QUERY_ARRAYS = ("ids", "sentences", "spans", "documents", "character_ends"), ("ids", "starts", "links", "offsets")
 CHUNK_QUERIES = 4096
 
 
@@ -44,17 +43,6 @@ class SpanCache:
     ids: TokenIds
     boundaries: SpanBoundaries
     character_ends: Int64Array
-
-    @classmethod
-    def open(cls, folder: Path) -> Self:
-        """Open a folder built by `build_span_cache`; ArtifactError if its arrays disagree."""
-        maximum = int(manifests.read_manifest(folder)["settings"]["maximum"])
-        arrays = ArrayFolder(folder, f"delete {folder}")
-        ids, ends = arrays.read("ids", ID_DTYPES, (None,)), arrays.read("character_ends", np.int64, (None,))
-        sentences = arrays.read_offsets("sentences", None, len(ids), "ids.npy")
-        spans = arrays.read_offsets("spans", len(ends), len(sentences) - 1, "character_ends.npy and sentences.npy")
-        documents = arrays.read_offsets("documents", None, len(ends), "spans.npy")
-        return cls(folder, ids, SpanBoundaries(sentences, spans, documents, maximum), ends)
 
     def __len__(self) -> int:
         """Number of spans."""
@@ -102,9 +90,9 @@ def build_span_cache(
             raise DataError(f"{corpus}: no document has a token")
         return {"texts": count, "tokens": files.rows("ids"), "spans": spans}
 
-    return SpanCache.open(
-        memmap.get_or_build(folder, "documents", record, fill, rebuild=digest == "stdin")
-    )  # a stream may be another one now
+    cache = memmap.get_or_build(folder, "documents", record, fill, rebuild=digest == "stdin")  # a stream may be another one now
+    ids, sentences, spans, documents, ends = open_arrays(cache, SPAN_ARRAYS)
+    return SpanCache(cache, ids, SpanBoundaries(sentences, spans, documents, maximum), ends)
 
 
 def _append_spans(
@@ -153,23 +141,11 @@ class QueryCache:
     """ids [T] of all queries end to end without special tokens, starts [m+1] of each query; links the queries of each owner: of the N
     documents, then of the n spans; offsets [N+n+1] where each owner's begin among them. All memory-mapped."""
 
-    folder: Path
     ids: TokenIds
     starts: Int64Array
     links: Int64Array
     offsets: Int64Array
     document_count: int
-
-    @classmethod
-    def open(cls, folder: Path, corpus: SpanCache) -> Self:
-        """Open a folder built by `build_query_cache` for a corpus; ArtifactError if its arrays disagree."""
-        arrays = ArrayFolder(folder, f"delete {folder}")
-        ids = arrays.read("ids", ID_DTYPES, (None,))
-        starts = arrays.read_offsets("starts", None, len(ids), "ids.npy")
-        links = arrays.read("links", np.int64, (None,), by="starts.npy", below=len(starts) - 1)
-        documents = len(corpus.boundaries.documents) - 1
-        offsets = arrays.read_offsets("offsets", documents + len(corpus), len(links), "the corpus and links.npy")
-        return cls(folder, ids, starts, links, offsets, documents)
 
     def __len__(self) -> int:
         """Number of queries."""
@@ -200,7 +176,7 @@ def build_query_cache(
 
     def fill(target: Path) -> dict[str, int]:
         rows, owners, empty = _OwnerRows(corpus), array("q"), 0
-        files = TokenFileWriter(target, {"ids": tokenizer.id_dtype, "starts": np.int64, "links": np.int64, "offsets": np.int64})
+        files = TokenFileWriter(target, dict.fromkeys(QUERY_ARRAYS, np.int64) | {"ids": tokenizer.id_dtype})
         files.append(starts=[0])
         with meter("tokenizing queries") as counter:
             for chunk in texts.split_chunks(_generated_pairs(queries, rows), CHUNK_QUERIES):
@@ -217,7 +193,8 @@ def build_query_cache(
         files.close()
         return {"queries": len(owners), "empty": empty}
 
-    return QueryCache.open(memmap.get_or_build(folder, "queries", record, fill, rebuild="stdin" in digests), corpus)
+    cache = memmap.get_or_build(folder, "queries", record, fill, rebuild="stdin" in digests)
+    return QueryCache(*open_arrays(cache, QUERY_ARRAYS), len(corpus.boundaries.documents) - 1)
 
 
 class _OwnerRows:

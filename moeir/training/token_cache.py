@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,17 +19,17 @@ from torch import Tensor
 from moeir.architectures.checkpoint import RetrievalModel
 from moeir.architectures.cross_encoder import PairTokenizer
 from moeir.artifacts import manifests, memmap
-from moeir.artifacts.array_folder import ArrayFolder
 from moeir.backbones.packed_pairs import RaggedIds, concatenate_ranges
 from moeir.backbones.packed_tokens import Numbers, PackedTokens, TensorFields
 from moeir.backbones.prefetch import StepPrefetcher
-from moeir.backbones.token_files import ID_DTYPES, TokenFileWriter, chunk_texts
+from moeir.backbones.token_files import TokenFileWriter, chunk_texts, open_arrays
 from moeir.console import meter
 from moeir.errors import DataError
 from moeir.training.sampling import SINGLE_SHARD, BatchIds, BatchSampler, ShardedTexts, ShardSpec, shard_texts
 from moeir.training.text_stream import RowIndex, TextStream
 
 CACHE_VERSION = 2  # of the files of a cache, and of how a checkpoint tokenizes
+ARRAYS = ("ids", "starts", "silent")
 PREFETCH_STEPS = 4
 OVERLAP_KINDS = 4  # of queries, by the quarter of their tokens that the positive has
 
@@ -39,13 +39,6 @@ class TokenCache(RaggedIds):
     """Texts with their special tokens; silent [n] counts the tokens at the end of each text that are not attended to. All memory-mapped."""
 
     silent: Numbers
-
-    @classmethod
-    def open(cls, folder: Path) -> Self:
-        """Open a folder that `build_token_cache` has written; ArtifactError if its arrays disagree."""
-        arrays = ArrayFolder(folder, f"delete {folder}")
-        ids, silent = arrays.read("ids", ID_DTYPES, (None,)), arrays.read("silent", np.int32, (None,))
-        return cls(ids, arrays.read_offsets("starts", len(silent), len(ids), "silent.npy and ids.npy"), silent)
 
     def pack(self, rows: Sequence[int], side: str) -> PackedTokens:
         """The texts of `rows`, in that order."""
@@ -156,10 +149,11 @@ def build_token_cache(folder: Path, stream: TextStream, checkpoint: RetrievalMod
     truncation = manifests.read_manifest(cache_folder)["counts"]["truncation"]
     checkpoint.truncation.update({side: Counter(counts) for side, counts in truncation.items()})
     checkpoint.log_truncation()
+    cache = TokenCache(*open_arrays(cache_folder, ARRAYS))
     if checkpoint.architecture.reads_pairs:
-        return TrainingTexts(TokenCache.open(cache_folder), stream.rows, checkpoint.pair_tokenizer)
+        return TrainingTexts(cache, stream.rows, checkpoint.pair_tokenizer)
     template_ids = frozenset(chain.from_iterable(chain.from_iterable(marked for marked, _ in settings["marks"].values())))
-    return TrainingTexts(TokenCache.open(cache_folder), stream.rows, template_ids=template_ids)
+    return TrainingTexts(cache, stream.rows, template_ids=template_ids)
 
 
 def _template_fingerprint(checkpoint: RetrievalModel) -> dict[str, Any]:

@@ -202,9 +202,8 @@ class Finetune(TrainingStage, InputOptions):
         if self.dev_run is not None and not pairs:
             raise UsageError("--dev-run: is for a cross-encoder; a retriever searches --dev-corpus")
         reasons = {
-            f"--objective {self.objective} learns from teacher scores, which judgements lack": objective.func in objectives.NEEDS_TEACHER,
             "a cross-encoder is measured by what it reranks": pairs,
-            f"--objective {self.objective} compares a query's own negatives, which judgements lack": (
+            f"--objective {self.objective} needs teacher scores or a query's own negatives, which judgements lack": (
                 objective.func in objectives.NEEDS_OWN_NEGATIVES
             ),
             f"--objective {self.objective} goes by how fast losses fall in training": objectives.goes_by_speed(objective),

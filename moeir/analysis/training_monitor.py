@@ -154,7 +154,7 @@ class TrainingMonitor:
                 yield from self._alarm([name], message, STALL_ADVICE)
 
     def _rate_rises(self) -> bool:
-        rates = self["learning_rate"].values[-2:] if "learning_rate" in self else ()
+        rates = list(self["learning_rate"].values[-2:]) if "learning_rate" in self else []
         return len(rates) == 2 and rates[1] > rates[0]
 
 

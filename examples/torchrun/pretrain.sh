@@ -5,7 +5,7 @@
 #     GPUS=8 OBJECTIVE=mote QUERIES="asked-0.jsonl asked-1.jsonl" LENGTH=144 RATE=3e-4 BATCH=2048 STEPS=80000 bash examples/torchrun/pretrain.sh
 #
 # QUERIES: files of generate-queries, for mote and cotmae-qc. CACHE is the folder of the tokens, which several trainings can share. PARTS:
-# batches a step, each of BATCH / PARTS spans, where BATCH does not fit. More flags of pretrain stand behind the script's name
+# batches a step, each of BATCH / PARTS spans, where BATCH does not fit. More flags of pretrain stand behind the script's name, e.g. --held-out 0.001
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/launch.sh"
 OBJECTIVE=${OBJECTIVE:-cotmae} OUTPUT=${OUTPUT:-pre/${OBJECTIVE%%:*}} PARTS=${PARTS:-1} flags=()

@@ -23,7 +23,7 @@ from moeir.pretraining.masking import WordVocabulary, mask_tokens
 from moeir.pretraining.span_cache import QueryCache, SpanCache
 
 ANCHOR_MASK, CONTEXT_MASK, DECODER_ANCHOR_MASK, DECODER_CONTEXT_MASK, CONTEXT_CHOICE = range(5)  # random choices for a span in an epoch
-SPAN_CHOICE = 5  # for a document in an epoch
+SPAN_CHOICE, HELD_OUT_CHOICE = 5, 6  # for a document in an epoch, and for a document
 FIRST = np.zeros(1, dtype=np.int64)  # counter of the first random number of a key
 
 
@@ -113,10 +113,17 @@ class BatchRequirements:
     decoder_rate: float | None = None
 
 
+def hold_out_documents(count: int, share: float, seed: int) -> npt.NDArray[np.bool_]:
+    """[N] which of `count` documents are held out: each with the probability `share`, whatever else there is."""
+    keys = text_keys(seed, 0, HELD_OUT_CHOICE, np.arange(count))
+    chosen: npt.NDArray[np.bool_] = random_bits(keys, FIRST) >> np.uint64(32) < np.uint64(share * 2**32)
+    return chosen
+
+
 class SpanSampler:
     """Epochs of shuffled spans in batches of `size`; spans without a context of the required kind are left out.
 
-    `draw`: an epoch has all spans, or of all documents one each, of equal probability.
+    `draw`: an epoch has all spans, or of all documents one each, of equal probability. `documents` [N]: which documents are read.
     """
 
     def __init__(
@@ -130,12 +137,13 @@ class SpanSampler:
         steps: int,
         seed: int,
         draw: str = "spans",
+        documents: npt.NDArray[np.bool_] | None = None,
     ) -> None:
         if template.content_budget("query", template.query_length) < 1:
             raise UsageError(f"--query-length {template.query_length}: no room for a token besides special tokens and prefix")
         self.cache, self.queries, self.template, self.requirements = cache, queries, template, requirements
         self.steps, self.seed = steps, seed
-        self._anchor_spans = self._find_anchors()
+        self._anchor_spans = self._find_anchors(documents)
         self._owner_starts: Int64Array | None = None  # [m+1] the first anchor of each document
         if draw == "documents":
             owners = cache.boundaries.document_rows(self._anchor_spans)
@@ -143,7 +151,7 @@ class SpanSampler:
         self.batch_size = min(size, self.anchor_count)
         self._order_of_epoch = lru_cache(maxsize=1)(self._shuffle)  # the steps of an epoch come one after another
 
-    def _find_anchors(self) -> npt.NDArray[Any]:
+    def _find_anchors(self, documents: npt.NDArray[np.bool_] | None) -> npt.NDArray[Any]:
         """[n] the spans that can be anchors, ascending."""
         parts = self.cache.boundaries
         if self.queries is not None:
@@ -155,6 +163,8 @@ class SpanSampler:
             eligible, reason = parts.has_sibling(), "no document has two spans, but contexts are other spans; lower --document-length"
         if not eligible.any():
             raise DataError(f"--corpus: {reason}")
+        if documents is not None and not (eligible := eligible & np.repeat(documents, np.diff(parts.documents))).any():
+            raise DataError("--held-out: leaves no span for one of both parts; expected a share that leaves documents for each")
         return np.flatnonzero(eligible).astype(np.int64 if len(eligible) >= 2**31 else np.int32)
 
     @property

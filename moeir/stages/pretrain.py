@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 OBJECTIVE_OF_MOTE = "mote"  # also the name of its architecture
 log = logging.getLogger(__name__)
 CONTEXTS = ("mixed", "random", "nearby", "overlap")
-HEAD_SPANS = 16  # on which the scale of the vocabulary head is chosen
+EVALUATIONS, HEAD_SPANS = 20, 16  # of held-out documents in a training; spans on which the scale of the vocabulary head is chosen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +52,21 @@ class Pretrain(TrainingStage):
         "An epoch's anchors: a random span of each of the documents, or all spans [default: documents if contexts are spans, else spans].",
         None,
         choices=("documents", "spans"),
+    )
+    held_out: float | None = option(
+        "Fraction of the documents that are never trained on, nor their queries: the loss on them is dev.loss in metrics.jsonl.",
+        None,
+        above=0,
+        below=1,
+        group="Evaluation while training",
+    )
+    evaluate_every: int | None = option(
+        "Steps between evaluations of --held-out [default: a twentieth of all].",
+        None,
+        minimum=1,
+        aliases=("--eval-steps",),
+        needs=("held_out",),
+        group="Evaluation while training",
     )
     short_spans: float = training_option("Fraction of spans with a target length below the maximum.", 0.15, minimum=0, maximum=1)
     batch_size: int = training_option("Spans per batch, divided among all processes.", 64, minimum=1)
@@ -98,6 +113,10 @@ class Pretrain(TrainingStage):
 
     def summary(self, counts: Facts) -> str:
         parts = [super().summary(counts)]
+        if held_out := counts.get("held_out"):
+            parts.append(
+                f"on held-out documents {counts['last']['dev.loss']:.3f}, least {held_out['value']:.3f} after step {held_out['step']}"
+            )
         if "bottleneck_gain" in counts["last"]:
             parts.append(f"the bottleneck is worth {counts['last']['bottleneck_gain']:.3f} nats per token")
         parts.append(f"{counts['last']['tokens_per_second']:,.0f} tokens a second")
@@ -113,7 +132,7 @@ class Pretrain(TrainingStage):
         from moeir.backbones.device import select_dtype
         from moeir.kernels import heap
         from moeir.pretraining.base import scale_heads
-        from moeir.pretraining.task import PretrainingTask
+        from moeir.pretraining.task import HeldOutLoss, PretrainingTask
         from moeir.training import trainer
 
         process_group = self.process_group()
@@ -127,7 +146,7 @@ class Pretrain(TrainingStage):
         objective: Pretraining = variants.bind_variant("pretraining", self.objective)(checkpoint.architecture)
         self.prepare_layers(objective)
         with process_group.main_process_first():
-            sampler = self._make_sampler(checkpoint, objective)
+            sampler, held_out = self._make_samplers(checkpoint, objective)
         if not self.from_scratch:
             scale_heads(objective, sampler.batch_at(0, 0, ceil(sampler.batch_size / HEAD_SPANS)))
         schedule, process_group = self.make_schedule(sampler.steps_per_epoch), process_group.with_timeout(self.stuck_minutes)
@@ -136,8 +155,12 @@ class Pretrain(TrainingStage):
             objective, sampler, select_dtype(self.dtype, process_group.device), process_group, accumulate=self.accumulate
         )
         save = partial(self.save_checkpoint, checkpoint, self.model, self.objective)
+        every = self.evaluate_every or max(1, schedule.steps // EVALUATIONS)
+        evaluator = None if held_out is None else HeldOutLoss(task, held_out, every)
         with heap.tune_malloc(heap.RETURN_FREED if self.recompute else heap.KEEP_FREED):
-            counts = trainer.train(task, schedule, self.output, **self.trainer_options(process_group, task.size, save))
+            counts = trainer.train(task, schedule, self.output, evaluator=evaluator, **self.trainer_options(process_group, task.size, save))
+        if held_out is not None:
+            counts["held_out"] = counts.pop("development")
         return save(self.output, counts) if process_group.is_main else None
 
     def _arch_with_head(self) -> str:
@@ -147,14 +170,14 @@ class Pretrain(TrainingStage):
             return self.arch
         return str(variants.Spec("dense", (*spec.options, ("head", "true"))))
 
-    def _make_sampler(self, checkpoint: "RetrievalModel", objective: "Pretraining") -> "SpanSampler":
-        """The batch sampler; texts are tokenised once, into the cache."""
+    def _make_samplers(self, checkpoint: "RetrievalModel", objective: "Pretraining") -> "tuple[SpanSampler, SpanSampler | None]":
+        """The batch sampler, and that of held-out documents; texts are tokenised once, into the cache."""
         import numpy as np
 
         from moeir.architectures.checkpoint import log_truncation
         from moeir.data_checks.truncation import count_truncation
         from moeir.pretraining import span_cache
-        from moeir.pretraining.batches import BatchRequirements, InputTemplate, SpanSampler
+        from moeir.pretraining.batches import BatchRequirements, InputTemplate, SpanSampler, hold_out_documents
 
         digests = digest_sources(self)
         folder = self.cache or self.output / RESUME / TOKEN_CACHE
@@ -174,7 +197,13 @@ class Pretrain(TrainingStage):
             self.context if objective.context == "span" else objective.context, objective.encoder_rate, objective.decoder_rate
         )
         draw = self.draw or ("documents" if objective.context == "span" else "spans")
-        sampler = SpanSampler(tokens, query_tokens, reading, needs, size=self.batch_size, steps=1, seed=self.seed, draw=draw)
+        sample = partial(SpanSampler, tokens, query_tokens, reading, needs, size=self.batch_size, steps=1, seed=self.seed, draw=draw)
+        is_held_out = hold_out_documents(len(tokens.boundaries.documents) - 1, self.held_out or 0.0, self.seed)
+        sampler = sample(documents=~is_held_out)
         if sampler.batch_size < self.batch_size:
             log.warning("--batch-size %d: an epoch has %d %s, and so has a batch", self.batch_size, sampler.batch_size, draw)
-        return sampler
+        held_out = None if self.held_out is None else sample(documents=is_held_out)
+        if held_out is not None and held_out.batch_size < sampler.batch_size:
+            words = "--held-out: a batch has %d %s, fewer than %d in training; a contrastive loss is lower for that"
+            log.warning(words, held_out.batch_size, draw, sampler.batch_size)
+        return sampler, held_out

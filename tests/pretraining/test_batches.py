@@ -11,7 +11,7 @@ from moeir.architectures.initialize import build_checkpoint
 from moeir.architectures.input_config import InputConfig
 from moeir.backbones.tokenizer import TextTokenizer
 from moeir.errors import DataError, UsageError
-from moeir.pretraining import span_cache
+from moeir.pretraining import batches, span_cache
 from moeir.pretraining.batches import BatchRequirements, InputTemplate, PretrainingBatch, SpanSampler
 from moeir.pretraining.masking import WordVocabulary
 from tests.pretraining.test_span_cache import build_cache, make_documents, write_corpus, write_queries
@@ -240,3 +240,22 @@ def test_by_documents_only_spans_that_can_be_anchors_are_drawn(cache, reader, qu
     assert sampler.anchor_count == 5
     owners = {int(row) for step in range(100) for row in cache.boundaries.document_rows(sampler.anchors_at(step))}
     assert owners == set(range(5))
+
+
+@pytest.mark.parametrize("draw", ["documents", "spans"])
+def test_held_out_documents_and_the_others_share_no_span(cache, reader, draw):
+    is_held_out = batches.hold_out_documents(30, 0.3, seed=3)
+    assert is_held_out.tolist() == batches.hold_out_documents(40, 0.3, seed=3)[:30].tolist() and 3 <= is_held_out.sum() <= 15
+    parts, texts = cache.boundaries, {}
+    for name, documents in (("held out", is_held_out), ("trained on", ~is_held_out)):
+        sampler = make_sampler(cache, reader, size=1, draw=draw, documents=documents)
+        drawn = np.concatenate([sampler.anchors_at(step) for step in range(sampler.steps_per_epoch)])
+        texts[name] = set(parts.document_rows(drawn).tolist())
+    assert texts["held out"] == set(np.flatnonzero(is_held_out[:29]).tolist())
+    assert texts["trained on"] == set(np.flatnonzero(~is_held_out[:29]).tolist())
+
+
+def test_so_many_documents_are_held_out_and_other_seeds_hold_out_others():
+    rows = [batches.hold_out_documents(100_000, 0.01, seed=seed) for seed in (1, 2)]
+    assert all(abs(chosen.sum() - 1000) < 5 * np.sqrt(1000) for chosen in rows)
+    assert (rows[0] & rows[1]).sum() < 50

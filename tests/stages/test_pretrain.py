@@ -158,27 +158,63 @@ def test_the_objective_mote_trains_the_architecture_mote_and_no_other(room, tmp_
     assert advice in result.stderr
 
 
-def test_a_killed_pretraining_that_reads_its_losses_seldom_goes_on_to_the_same_bytes(room, tmp_path, tiny_model_with_head):
-    flags = ("--steps", 4, "--log-every", 100, "--draw", "spans", "--save-minutes", 0)
-    run_moeir(*make_command(room, tiny_model_with_head, "cotmae", tmp_path / "whole", *flags))
-    command = make_command(room, tiny_model_with_head, "cotmae", tmp_path / "killed", *flags)
+def test_the_loss_on_held_out_documents_is_measured_at_intervals_and_the_same_after_a_kill(room, tmp_path, tiny_model_with_head):
+    flags = ("--steps", 4, "--held-out", 0.4, "--evaluate-every", 2, "--log-every", 100, "--draw", "spans")
+    whole = run_moeir(*make_command(room, tiny_model_with_head, "cotmae", tmp_path / "whole", *flags))
+    lines = read_metrics(tmp_path / "whole")
+    assert [line["step"] for line in lines if "dev.loss" in line] == [2, 4]
+    last = lines[-1]
+    assert last["dev.loss"] == pytest.approx(last["dev.mlm.loss"] + last["dev.decoder.loss"], rel=1e-6)
+    assert "dev.bottleneck_gain" in last and "--batch-size" not in whole.stderr
+    counts = json.loads((tmp_path / "whole" / "manifest.json").read_text())["counts"]
+    assert counts["held_out"]["evaluations"] == 2 and counts["held_out"]["spans"] > 0
+    assert counts["held_out"]["value"] == min(line["dev.loss"] for line in lines if "dev.loss" in line)
+    assert f"on held-out documents {last['dev.loss']:.3f}" in whole.stderr
+    command = make_command(room, tiny_model_with_head, "cotmae", tmp_path / "killed", *flags, "--save-minutes", 0)
     assert kill_at(lambda: run_moeir(*command), 60)
     run_moeir(*command)
     assert (tmp_path / "killed" / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
+    kept = [name for name in last if name.startswith("dev.")]
+    assert [[line.get(name) for name in kept] for line in read_metrics(tmp_path / "killed")] == [
+        [line.get(name) for name in kept] for line in lines
+    ]
+    report = run_moeir("report", "--training", tmp_path / "whole", "--output", tmp_path / "report.html")
+    assert report.code == 0 and "dev" in (tmp_path / "report.html").read_text()
 
 
-def test_two_processes_write_the_checkpoints_that_one_does(room, tmp_path, tiny_model_without_dropout):
-    flags = ("--device", "cpu", "--learning-rate", 2e-4, "--checkpoint-every", 2, "--draw", "spans")
+def test_measuring_held_out_documents_changes_no_weight_and_tokens_are_read_once(room, tmp_path, tiny_model_with_head):
+    weights = set()
+    for every in (1, 3):
+        flags = ("--held-out", 0.4, "--evaluate-every", every, "--cache", tmp_path / "cache")
+        run_moeir(*make_command(room, tiny_model_with_head, "mote", tmp_path / str(every), *flags))
+        weights.add((tmp_path / str(every) / "model.safetensors").read_bytes())
+    assert len(weights) == 1 and len(list((tmp_path / "cache").glob("documents-*[0-9a-f]"))) == 1
+    result = run_in_process(*make_command(room, tiny_model_with_head, "mlm", tmp_path / "x", "--held-out", 1e-6))
+    assert result.code == 3 and "--held-out: leaves no span" in result.stderr
+
+
+def test_two_processes_measure_held_out_documents_as_one_does(room, tmp_path, tiny_model_without_dropout):
+    flags = ("--device", "cpu", "--learning-rate", 2e-4, "--held-out", 0.4, "--checkpoint-every", 2, "--draw", "spans")
     command = make_command(room, tiny_model_without_dropout, "cotmae", tmp_path / "two", *flags)
     result = run_processes(2, lambda rank: run_captured(*command))
     assert [one["code"] for one in result] == [0, 0], result
     run_moeir(*command[:-1], tmp_path / "one")
+    one, other = read_metrics(tmp_path / "one"), read_metrics(tmp_path / "two")
+    assert one[-1]["dev.loss"] == pytest.approx(other[-1]["dev.loss"], abs=1e-4)
     assert_same_training(tmp_path / "one-step-2", tmp_path / "two-step-2")
-    few = make_command(room, tiny_model_without_dropout, "cotmae", tmp_path / "few", "--device", "cpu", "--batch-size", 1)
+    few = make_command(room, tiny_model_without_dropout, "cotmae", tmp_path / "few", "--device", "cpu", "--held-out", 0.4)
     result = run_processes(2, lambda rank: run_captured(*few))
-    assert "--batch-size: 1 spans in a batch are too few for 2 processes" in result[0]["stderr"] + result[1]["stderr"]
+    assert "--held-out: 1 spans in a batch are too few for 2 processes" in result[0]["stderr"] + result[1]["stderr"]
 
 
-def test_a_batch_larger_than_an_epoch_is_warned_of(room, tmp_path, tiny_model_with_head):
-    result = run_moeir(*make_command(room, tiny_model_with_head, "cotmae", tmp_path / "x", "--batch-size", 64, "--steps", 1))
-    assert "--batch-size 64: an epoch has 5 documents, and so has a batch" in result.stderr
+def test_batches_larger_than_an_epoch_or_than_the_held_out_documents_are_warned_of(room, tmp_path, tiny_model_with_head):
+    warnings = {
+        ("cotmae", "--batch-size", 64): "--batch-size 64: an epoch has 5 documents, and so has a batch",
+        ("cocondenser", "--held-out", 0.4): "--held-out: a batch has 1 documents, fewer than ",
+    }
+    for number, ((objective, *flags), words) in enumerate(warnings.items()):
+        result = run_moeir(*make_command(room, tiny_model_with_head, objective, tmp_path / str(number), *flags, "--steps", 1))
+        assert words in result.stderr
+    flags = ("--held-out", 0.4, "--steps", 1, "--draw", "spans", "--batch-size", 2)
+    result = run_moeir(*make_command(room, tiny_model_with_head, "cocondenser", tmp_path / "y", *flags))
+    assert "--held-out" not in result.stderr.replace("next: ", "")

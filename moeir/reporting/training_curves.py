@@ -86,7 +86,7 @@ def _make_overview_row(training: TrainingRun) -> list[object]:
     watch = training.monitor
     loss = [watch["loss"].mean, _draw_sparkline(watch, "loss", 1.0)] if "loss" in watch else [None, None]
     rate = watch.tokens_per_second
-    speed = [None, None] if rate is None else [f"{rate:,.0f}", console.format_seconds(sum(watch["seconds"].values))]
+    speed = [None, None] if rate is None else [f"{rate:,.0f}", console.format_seconds(watch["seconds"].overall_sum)]
     best = next((f"{name} {best:.4f} after step {step:,}" for name, (best, step) in watch.best.items()), None)
     return [training.name, f"{watch.step:,}{'' if training.finished else ' unfinished'}", *loss, *speed, best]
 
@@ -106,6 +106,16 @@ def _curve_table(trainings: Sequence[TrainingRun]) -> Iterator[list[object]]:
 
 def _draw_sparkline(watch: TrainingMonitor, fact: str, unit: float) -> str:
     return console.sparkline([value / unit for _, value in watch[fact].points()], SPARKLINE_WIDTH)
+
+
+def curve_rows(trainings: Sequence[TrainingRun]) -> Iterator[list[object]]:
+    """Rows (training, metric, step, mean) for files: means over at most 128 intervals, each with its last step."""
+    for training in trainings:
+        for fact, course in training.monitor.histories.items():
+            yield from ([training.name, fact, step, mean] for step, mean in course.points())
+
+
+CURVE_COLUMNS = ("training", "fact", "step", "mean")
 
 
 def _list_alarms(trainings: Sequence[TrainingRun]) -> list[str]:

@@ -112,13 +112,17 @@ class Pretrain(TrainingStage):
         return {"query_length": self.query_length, "document_length": self.document_length}
 
     def summary(self, counts: Facts) -> str:
+        from moeir.analysis import training_monitor
+
         parts = [super().summary(counts)]
         if held_out := counts.get("held_out"):
             parts.append(
                 f"on held-out documents {counts['last']['dev.loss']:.3f}, least {held_out['value']:.3f} after step {held_out['step']}"
             )
         if "bottleneck_gain" in counts["last"]:
-            parts.append(f"the bottleneck is worth {counts['last']['bottleneck_gain']:.3f} nats per token")
+            unused = any(gain < training_monitor.GAIN_BELOW for gain in training_monitor.bottleneck_gains(counts["last"]).values())
+            words = " (a decoder hardly uses it: train longer or raise its rate, --group-rate decoder=RATE)" if unused else ""
+            parts.append(f"the bottleneck is worth {counts['last']['bottleneck_gain']:.3f} nats per token{words}")
         parts.append(f"{counts['last']['tokens_per_second']:,.0f} tokens a second")
         return ", ".join(parts)
 

@@ -1,4 +1,4 @@
-"""`moeir report`: an HTML page of runs and trainings, query by query, or a training as text or plot."""
+"""`moeir report`: an HTML page of runs and trainings, query by query, or a training as text, table or plot."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from moeir.reporting.explanations import Explanations
     from moeir.reporting.page_data import QueryPages
 
-TEXT_SUFFIXES, PLOT_SUFFIXES, PAGE_SUFFIXES = ("", ".txt"), (".svg", ".png"), (".html", ".htm")
+TEXT_SUFFIXES, LIST_SUFFIXES, PLOT_SUFFIXES, PAGE_SUFFIXES = ("", ".txt"), (".tsv", ".jsonl"), (".svg", ".png"), (".html", ".htm")
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report(Stage):
     """Report on runs and trainings. --output page.html writes one file with measures, comparisons of experts, every query with its lists
-    and their explanations, trainings and a map; without --run a training is written as text or plot."""
+    and their explanations, trainings and a map; without --run a training is written as text, table or plot."""
 
     run: tuple[Path, ...] = input_field(
         "run", "Page: a run; repeat the flag; NAME=PATH names it.", (), aliases=("--runs",), needs=("qrels",)
@@ -60,10 +60,12 @@ class Report(Stage):
     depth: int = option("Page: documents shown of every list.", 10, **DEPTH)
     text_length: int = option("Page: maximum characters of a document.", 1200, minimum=1)
     title: str | None = option("Page: title [default: names of the runs and trainings].", None)
-    output: Path = output_field("report", "Output file: .html for a page, .svg or .png for a plot, else text.", STREAM)
+    output: Path = output_field(
+        "report", "Output file: .html for a page, .svg or .png for a plot, .tsv or .jsonl for a table, else text.", STREAM
+    )
 
     def check(self) -> None:
-        suffixes = (*TEXT_SUFFIXES, *PLOT_SUFFIXES, *PAGE_SUFFIXES)
+        suffixes = (*TEXT_SUFFIXES, *LIST_SUFFIXES, *PLOT_SUFFIXES, *PAGE_SUFFIXES)
         if self._output_suffix() not in suffixes:
             raise UsageError(f"--output {self.output}: expected a name that ends with {', '.join(suffixes[1:-1])} or {suffixes[-1]}")
         if self._output_suffix() in PLOT_SUFFIXES:
@@ -77,7 +79,7 @@ class Report(Stage):
         check_measures(self.measure if self.run else ())
 
     def _output_suffix(self) -> str:
-        """The suffix of --output; for text, the one before .gz or .zst."""
+        """The suffix of --output; for texts and tables, the one before .gz or .zst."""
         from moeir.records import lines
 
         path = atomic_write.final_path(self.output)
@@ -91,6 +93,7 @@ class Report(Stage):
     def work(self) -> Counts:
         if self._output_suffix() in PAGE_SUFFIXES:
             return self._write_page()
+        from moeir.evaluation import tables
         from moeir.records import lines
         from moeir.reporting import training_curves
 
@@ -100,7 +103,9 @@ class Report(Stage):
 
             plots.plot_trainings(trainings, self.output, suffix.removeprefix("."))
         else:
-            lines.write_lines([training_curves.format_trainings(trainings)], self.output)
+            rows = training_curves.curve_rows(trainings)
+            table_lines = tables.format_lines(training_curves.CURVE_COLUMNS, rows, suffix.removeprefix("."))
+            lines.write_lines([training_curves.format_trainings(trainings)] if suffix in TEXT_SUFFIXES else table_lines, self.output)
         return {"trainings": len(trainings), "steps": sum(one.monitor.step for one in trainings)}
 
     def _write_page(self) -> Counts:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -179,12 +179,12 @@ def train(
 def _train_steps(trainer: "_Trainer", state: resume_state.TrainingState, folder: Path, log_every: int) -> dict[str, Any]:
     """Train from the resumed step to the end; returns the metrics of the last step."""
     schedule, best, evaluator = trainer.schedule, state.best, trainer.evaluator
+    monitor = training_monitor.replay(training_monitor.read_metrics_prefix(folder / METRICS_FILE, state.metrics_bytes))
     is_main = trainer.process_group.is_main
     metrics_path = folder / METRICS_FILE if is_main else Path(os.devnull)
     with open(metrics_path, "ab") as metrics_file, console.meter("training", schedule.steps, done=state.step) as meter:
         if is_main:
             metrics_file.truncate(state.metrics_bytes)
-        monitor = training_monitor.replay(training_monitor.read_metrics(metrics_path))
         last_save = last_trim = time.monotonic()
         for step in range(state.step, schedule.steps):
             trainer.step(step)
@@ -274,6 +274,13 @@ class _Trainer:
                 log.warning("%s", alarm)
         file.flush()
 
+    @cached_property
+    def decoder_peak(self) -> float | None:
+        """The highest learning rate of a pre-training's decoder."""
+        decoder = {id(parameter) for name, parameter in self.task.model.named_parameters() if name.startswith("decoder.")}
+        peaks = [group["peak"] for group in self.optimiser.param_groups if not decoder.isdisjoint(map(id, group["params"]))]
+        return max(peaks, default=None)
+
     def read_pending(self) -> list[dict[str, float]]:
         """The metrics of the steps since the last call, with one synchronization of the device."""
         self.process_group.wait_on_host(f"step {self.pending[-1][0] + 1}")
@@ -285,6 +292,8 @@ class _Trainer:
         records = []
         for (step, _, tokens), metrics in zip(self.pending, metrics_by_step, strict=True):
             metrics = {"step": step + 1, **metrics, "learning_rate": self.schedule.learning_rate_at(step), "tokens": tokens}
+            if self.decoder_peak is not None:
+                metrics[training_monitor.DECODER_RATE] = self.schedule.learning_rate_at(step, self.decoder_peak)
             records.append(metrics | {"tokens_per_second": tokens / seconds, "seconds": seconds} | memory)
         self.pending.clear()
         return records

@@ -1,6 +1,7 @@
 """Training monitor: windows, trends and histories against loops; each alarm is reported once, at its step, with advice."""
 
 import json
+import math
 
 import pytest
 from hypothesis import given
@@ -22,6 +23,7 @@ def test_a_course_is_that_of_the_loop(values):
     for step, value in enumerate(values, start=1):
         history.add(step, value)
     assert history.mean == pytest.approx(sum(values[-500:]) / len(values[-500:]), abs=1e-9)
+    assert history.overall_sum == pytest.approx(sum(values), abs=1e-9)
     expected = oracles.average_blocks(values, 128)
     assert [step for step, _ in history.points()] == [step for step, _ in expected]
     assert [mean for _, mean in history.points()] == pytest.approx([mean for _, mean in expected], abs=1e-9)
@@ -36,6 +38,22 @@ def test_the_alarm_of_a_collapse_is_said_once_for_each_expert():
     assert "local had the largest share of 95.0%" in str(alarms[1])
     assert replay(steps[:499]).alarms == [] and replay([{"wins.global": 0.95, "wins.local": 0.05}] * 600).alarms == []
     assert replay([{"wins.global": 1.0}] * 600).alarms == [], "who is alone is no danger to others"
+
+
+def equal_shares(relative, competing=1.0, experts=3):
+    shares = {f"share.{number}": 1 / experts for number in range(experts)}
+    return {**shares, "entropy.shares": relative * math.log(experts), "competing": competing}
+
+
+def test_shares_that_stay_nearly_equal_are_an_alarm_once_they_compete():
+    steps = [equal_shares(1.0, competing=0.0)] * 100 + [equal_shares(0.96)] * 200
+    alarms = [str(alarm) for alarm in replay(steps).alarms]
+    words = "the entropy of the experts' shares is 96.0% of its maximum over the last 50 steps, so that they hardly compete; lower temper"
+    assert len(alarms) == 1 and alarms[0].startswith(f"step 150: {words}") and alarms[0].endswith("harder negatives")
+    assert replay(steps[:149]).alarms == [], "50 competitive steps"
+    assert replay([equal_shares(0.95)] * 600).alarms == [] and replay([equal_shares(1.0, competing=0.0)] * 600).alarms == []
+    assert replay([equal_shares(1.0, experts=1) | {"entropy.shares": 0.0}] * 600).alarms == [], "who is alone has no rival"
+    assert [alarm.step for alarm in replay([equal_shares(0.951, experts=2)] * 60).alarms] == [50]
 
 
 def test_the_experts_of_a_router_that_starve_together_are_one_line():
@@ -64,15 +82,17 @@ def test_what_was_kept_is_watched_as_if_nothing_had_happened(tmp_path):
     lines = [(json.dumps(step) + "\n").encode() for step in steps]
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b"".join(lines) + b'{"step": 5')
-    later = training_monitor.replay(steps[:499])
+    later = training_monitor.replay(training_monitor.read_metrics_prefix(path, sum(map(len, lines[:499]))))
     assert later.step == 499 and later.alarms == []
     assert [alarm.step for alarm in later.update(steps[499])] == [500]
     whole = training_monitor.replay(steps)
     for facts in steps[500:]:
         assert later.update(facts) == []
     assert later.alarms == whole.alarms and later["loss"].points() == whole["loss"].points()
+    assert later["loss"].window_sum == whole["loss"].window_sum
     steps_on_disk = [facts["step"] for facts in training_monitor.read_metrics(path)]
     assert steps_on_disk == list(range(1, 521)), "a line that is still being written does not count"
+    assert list(training_monitor.read_metrics_prefix(tmp_path / "absent", 0)) == []
 
 
 def test_a_training_is_found_finished_or_not(tmp_path):
@@ -88,8 +108,9 @@ def test_a_training_is_found_finished_or_not(tmp_path):
 
 
 def test_damaged_metrics_are_named(tmp_path):
-    for content, words in ((b"[1]\n", ":1: expected the metrics"), (b"\xff\n", ":1: broken JSON"),
-                           (b'{"step": "1"}\n', ":1: expected"), (b'{"step": 1}\n\n', ":2: broken JSON")):  # fmt: skip
+    for content, words in ((b"", "is empty"), (b"[1]\n", ":1: expected the metrics"), (b"\xff\n", ":1: not UTF-8"),
+                           (b'{"step": "1"}\n', ":1: expected"), (b'{"step": 1}\n\n', ":2: broken JSON"),
+                           (b'{"step": %d}\n' % 10**400, ":1: expected")):  # fmt: skip
         (tmp_path / "metrics.jsonl").write_bytes(content)
         with pytest.raises(DataError, match=words):
             list(training_monitor.read_metrics(tmp_path / "metrics.jsonl"))
@@ -116,3 +137,29 @@ def test_a_loss_that_stays_at_that_of_equal_scores_is_an_alarm():
     assert [alarm.step for alarm in replay(warm_up).alarms] == [500]
     level = [step | {"learning_rate": min(step["learning_rate"], 200.0)} for step in warm_up]
     assert [alarm.step for alarm in replay(level).alarms] == [202]
+
+
+def pretraining_steps(steps, gains, rate=9.9e-4, part="decoder", every=50):
+    """A pre-training of a constant rate whose bottleneck is measured every so many steps: `gains` repeats its last value."""
+    for step in range(1, steps + 1):
+        measured = {}
+        if step % every == 0:
+            value = gains[min(step // every, len(gains)) - 1]
+            measured = {f"bottleneck_gain.{part}": value, "bottleneck_gain": value}
+        yield {"step": step, "loss": 10.0, "learning_rate": 1e-4, training_monitor.DECODER_RATE: rate, **measured}
+
+
+def test_a_decoder_that_does_not_use_its_vectors_is_an_alarm_once_it_has_learned():
+    for gains, steps in (([0.0], 200), ([-0.004, 0.003], 200), ([0.0, 0.0, 0.05, 0.001], 300)):
+        (alarm,) = training_monitor.replay(pretraining_steps(400, gains)).alarms
+        assert alarm.step == steps, "measured twice and more, with the sum of rates above 0.1"
+        assert "(decoder) nats per token" in alarm.message and "--group-rate decoder=RATE" in alarm.message
+
+
+def test_a_decoder_that_uses_them_or_has_learned_little_or_owes_little_by_design_is_none_and_each_part_is_named_once():
+    for gains, options in (([0.03], {}), ([0.0], {"rate": 1e-4}), ([0.0], {"part": "head"}), ([-0.01, 0.0, 0.03, 0.05, 0.08], {})):
+        assert training_monitor.replay(pretraining_steps(600, gains, **options)).alarms == []
+    steps = pretraining_steps(600, [0.0] * 6 + [0.5], part="sparse.query")
+    both = (one | ({"bottleneck_gain.dense.query": 0.5} if "bottleneck_gain" in one else {}) for one in steps)
+    (alarm,) = training_monitor.replay(both).alarms
+    assert "(sparse.query)" in alarm.message and "dense" not in alarm.message

@@ -218,3 +218,12 @@ def test_batches_larger_than_an_epoch_or_than_the_held_out_documents_are_warned_
     flags = ("--held-out", 0.4, "--steps", 1, "--draw", "spans", "--batch-size", 2)
     result = run_moeir(*make_command(room, tiny_model_with_head, "cocondenser", tmp_path / "y", *flags))
     assert "--held-out" not in result.stderr.replace("next: ", "")
+
+
+def test_a_decoder_that_hardly_uses_the_bottleneck_at_the_end_is_said_in_the_last_line(room, tmp_path, tiny_model_with_head):
+    result = run_moeir(*make_command(room, tiny_model_with_head, "cotmae-qc", tmp_path / "short", "--learning-rate", 1e-7))
+    assert "nats per token (a decoder hardly uses it: train longer or raise its rate" in result.stderr
+    assert read_metrics(tmp_path / "short")[0]["learning_rate.decoder"] == 1e-7
+    rates = ("--learning-rate", 1e-7, "--group-rate", "decoder=2e-3")
+    run_moeir(*make_command(room, tiny_model_with_head, "cotmae-qc", tmp_path / "rate", *rates))
+    assert read_metrics(tmp_path / "rate")[0]["learning_rate.decoder"] == 2e-3

@@ -1,4 +1,4 @@
-"""`moeir report` through the command line: one training or several, finished or not, as text and plot."""
+"""`moeir report` through the command line: one training or several, finished or not, as text, table and plot."""
 
 import importlib.util
 import json
@@ -69,6 +69,18 @@ def test_several_trainings_stand_beside_one_another(report, room, tmp_path):
     usage = [line.split()[-4:-1] for line in lines if line.startswith("usage, of an equal part")]
     assert usage == [["gate.0", "router", "1.500"], ["gate.1", "router", "0.500"]]
     assert "came: step 500: lexical had" in "\n".join(lines)
+
+
+def test_a_list_has_every_fact_of_every_training(report, room, tmp_path):
+    assert report("came", "one", output=tmp_path / "curves.tsv").code == 0
+    header, *rows = [line.split("\t") for line in (tmp_path / "curves.tsv").read_text().splitlines()]
+    assert header == ["training", "fact", "step", "mean"]
+    losses = [float(row[3]) for row in rows if row[:2] == ["came", "loss"]]
+    steps = [json.loads(line) for line in (room / "came" / "metrics.jsonl").read_text().splitlines()]
+    assert losses == [sum(step["loss"] for step in steps[first : first + 8]) / 8 for first in range(0, 600, 8)]
+    assert [row for row in rows if row[0] == "one"] == [["one", "loss", "1", "1.25"]]
+    assert report("one", output=tmp_path / "curves.jsonl.gz").code == 0
+    assert "already made" in report("came", "one", output=tmp_path / "curves.tsv").stderr
 
 
 @needs_matplotlib

@@ -26,8 +26,9 @@ Floats: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]
 TEMPERATURES = (1.0, 0.5, 0.2, 0.1)
 FEWEST_QUERIES = 30  # that an expert loses, for a sentence about all
-ALL = "all"
+GAINS, ALL = "competition", "all"
 COLUMNS = ("expert", "queries", "lost", "owned", "before", "gain", "owners' gain", "difference", "low", "high")
+FOR_ADVICE = ("lost", "difference", "low", "high")
 
 
 def analyze_competition(
@@ -68,6 +69,16 @@ def analyze_competition(
     rows = [[None if cell in (math.inf, -math.inf) else cell for cell in row] for row in rows]  # of fewer than two lost queries
     notes = [f"loss that competition keeps, by temperature (all alike: 1.00): {mass}", sentence]
     return AnalysisResult(COLUMNS, rows, notes=notes)
+
+
+def measure_gains(before: Mapping[str, Run], after: Mapping[str, Run], qrels: Qrels, measure: str) -> dict[str, float]:
+    """The row `all` of the analysis as metrics of a training, named by `GAINS`; none if no expert loses a query."""
+    try:
+        row: Sequence[Any] = analyze_competition(before, after, qrels, measure).rows[-1]
+    except DataError:
+        return {}
+    numbers = {name: value for name, value in zip(COLUMNS, row, strict=True) if name in FOR_ADVICE}
+    return {} if None in numbers.values() else {f"{GAINS}.{name}.{measure}": float(value) for name, value in numbers.items()}
 
 
 def rank_experts(

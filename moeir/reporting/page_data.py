@@ -18,7 +18,7 @@ from moeir.records.qrels import Qrels
 from moeir.records.runs import Run
 from moeir.records.texts import Text
 from moeir.reporting.explanations import Explanations
-from moeir.reporting.training_curves import TrainingRun, group_curves
+from moeir.reporting.training_curves import TrainingRun, describe_gains, group_curves
 
 VALUE_SCALE = 10_000  # values are stored as integers in units of 1 / 10,000 to keep pages small
 QUERIES_PER_CHUNK, TEXTS_PER_CHUNK, MAX_QUERY_LENGTH = 64, 256, 400
@@ -147,7 +147,7 @@ def training_charts(trainings: Sequence[TrainingRun]) -> list[dict[str, Any]]:
         for title, curves in group_curves(watch).items():
             points = [[[step, float(f"{value / unit:.5g}")] for step, value in watch[fact].points()] for fact, unit in curves.values()]
             charts.append({"title": title, "curves": [{"label": label, "points": own} for label, own in zip(curves, points, strict=True)]})
-        alarms = list(map(str, watch.alarms))
+        alarms = [*map(str, watch.alarms), *([describe_gains(watch)] if "competing" in watch.latest else [])]
         data.append({"name": training.name, "steps": watch.step, "finished": training.finished, "charts": charts, "alarms": alarms})
     return data
 
@@ -171,3 +171,4 @@ def read_projection(path: Path) -> dict[str, Any]:
     names = list(dict.fromkeys(groups))
     places = [[float(f"{number:.5g}") for number in point] for point in points.tolist()]
     return {"groups": names, "of": [names.index(group) for group in groups], "ids": ids, "sides": sides, "places": places}
+

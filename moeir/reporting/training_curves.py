@@ -7,6 +7,7 @@ from pathlib import Path
 
 from moeir import console
 from moeir.analysis import training_monitor
+from moeir.analysis.competition import FOR_ADVICE, GAINS, advise
 from moeir.analysis.training_monitor import WINDOW, TrainingMonitor
 from moeir.artifacts import atomic_write
 from moeir.artifacts.unfinished import describe_unfinished
@@ -78,6 +79,7 @@ def format_trainings(trainings: Sequence[TrainingRun]) -> str:
     parts = [overview, *([tables.format_table(("curve", "of", "training", "mean", "course"), rows, ".3f")] if rows else [])]
     parts.append("\n".join(_list_alarms(trainings)))
     parts.append("\n".join(f"{training.name}: {training.note}" for training in trainings if training.note and not training.finished))
+    parts.append("\n".join(f"{one.name}: {describe_gains(one.monitor)}" for one in trainings if "competing" in one.monitor.latest))
     note = f"Numbers are means of the last {WINDOW} steps, or of all if fewer."
     return "\n\n".join([*filter(None, parts), note])
 
@@ -106,6 +108,15 @@ def _curve_table(trainings: Sequence[TrainingRun]) -> Iterator[list[object]]:
 
 def _draw_sparkline(watch: TrainingMonitor, fact: str, unit: float) -> str:
     return console.sparkline([value / unit for _, value in watch[fact].points()], SPARKLINE_WIDTH)
+
+
+def describe_gains(watch: TrainingMonitor) -> str:
+    """Whether to compete, by what experts gained where they lost while they learned alike, if a training measured it; else why not."""
+    if not any(name.startswith(f"{GAINS}.") for name in watch.latest):
+        why = "two evaluations of --dev-queries before it begins, and queries that an expert loses"
+        return f"whether to compete is not known: it needs {why}; moeir analyze competition compares runs"
+    measure = next(name.split(".", 2)[2] for name in watch.latest if name.startswith(f"{GAINS}."))
+    return advise(measure, *(watch.latest[f"{GAINS}.{name}.{measure}"] for name in FOR_ADVICE))
 
 
 def curve_rows(trainings: Sequence[TrainingRun]) -> Iterator[list[object]]:

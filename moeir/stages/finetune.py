@@ -252,6 +252,7 @@ class Finetune(TrainingStage, InputOptions):
         from moeir.architectures.initialize import build_checkpoint
         from moeir.backbones.device import select_dtype
         from moeir.kernels import heap
+        from moeir.reporting import training_curves
         from moeir.training import dev_sets, objectives, retrieval_task, token_cache, trainer
         from moeir.training.competition import LearningSpeed
 
@@ -264,7 +265,7 @@ class Finetune(TrainingStage, InputOptions):
         for expert in self._set_temperature(checkpoint):
             scale = checkpoint.architecture.scales[expert]
             log.info("temperature %g: the cosines of the %s expert are scaled by %g", 1 / scale, expert, scale)
-        goes_by_speed = objectives.goes_by_speed(objective)
+        goes_by_speed, competes_from = objectives.goes_by_speed(objective), partial(objectives.competition_start, objective)
         if self.matryoshka is not None:
             objective = objectives.nest_dimensions(objective, self.matryoshka, checkpoint)
         checkpoint.architecture.set_gradient_checkpointing(self.recompute)
@@ -291,13 +292,18 @@ class Finetune(TrainingStage, InputOptions):
             speed=speed,
         )
         loss = dev_sets.DevLoss(objective, self.batch_size, schedule.steps) if self._is_dev_loss else None
-        evaluator = None if dev_set is None else dev_sets.DevEvaluator(checkpoint, dev_set, dtype, process_group, loss)
+        watch = None
+        if dev_set is not None and (start := competes_from(schedule.steps)) is not None:
+            watch = dev_sets.CompetitionWatch(self.output / RESUME, dev_set.every, start)
+        evaluator = None if dev_set is None else dev_sets.DevEvaluator(checkpoint, dev_set, dtype, process_group, loss, watch)
         save = partial(self.save_checkpoint, checkpoint, self.model, self.objective)
         saves_memory = self.recompute or self.gradient_cache is not None
         with heap.tune_malloc(heap.RETURN_FREED if saves_memory else heap.KEEP_FREED):
             options = self.trainer_options(process_group, task.size, save)
             state = {} if speed is None else speed.tensors
             counts = trainer.train(task, schedule, self.output, evaluator=evaluator, objective_state=state, **options)
+        if watch is not None and process_group.is_main:
+            log.info("%s", training_curves.describe_gains(training_curves.load_trainings([self.output])[0].monitor))
         return save(self.output, counts) if process_group.is_main else None
 
     def _make_sampler(self, objective: object, *, pairs: bool) -> "tuple[BatchSampler, TextStream]":

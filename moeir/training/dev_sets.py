@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from moeir import variants
+from moeir.analysis.competition import measure_gains
 from moeir.analysis.training_monitor import LOSS_MEASURE
 from moeir.architectures.checkpoint import RetrievalModel
 from moeir.backbones.device import autocast
@@ -21,7 +22,7 @@ from moeir.errors import DataError
 from moeir.evaluation import measures
 from moeir.fusion import FUSED, formulas
 from moeir.records import qrels, runs, texts
-from moeir.records.runs import Run
+from moeir.records.runs import Run, read_run, write_run
 from moeir.reranking import scoring
 from moeir.reranking.candidates import Candidates
 from moeir.training.losses import EncodedBatch, ObjectiveOutput
@@ -169,6 +170,28 @@ class DevLoss:
     steps: int
 
 
+@dataclass(frozen=True)
+class CompetitionWatch:
+    """What experts gain where they lose, from the evaluation after `first` steps to each one up to step `last`: it says whether to compete
+    (`analysis.competition`). `folder` keeps the first runs, for a training that resumes."""
+
+    folder: Path
+    first: int
+    last: int
+
+    def compare(self, step: int, runs: Mapping[str, Run], dev_set: DevSet) -> dict[str, float]:
+        """The metrics of an evaluation after `step` steps; none of the first, once the experts compete, and if no expert loses a query."""
+        paths = {name: self.folder / f"dev-{name}.trec" for name in runs if name != FUSED}
+        if step > self.last or len(paths) < 2:
+            return {}
+        if step == self.first:
+            for name, path in paths.items():
+                write_run(runs[name], path)
+            return {}
+        first = {name: read_run(path) for name, path in paths.items()}
+        return measure_gains(first, {name: runs[name] for name in first}, dev_set.qrels, dev_set.measure)
+
+
 @dataclass
 class DevEvaluator:
     """Evaluates a checkpoint on a development set while it is trained: the trainer's `Evaluator`. `loss` is for the measure `loss`."""
@@ -178,14 +201,17 @@ class DevEvaluator:
     dtype: torch.dtype
     process_group: ProcessGroup = SINGLE_PROCESS
     loss: DevLoss | None = None
+    competition: CompetitionWatch | None = None
 
     def __post_init__(self) -> None:
         self.every, self.patience, self.keeps_best = self.dev_set.every, self.dev_set.patience, self.dev_set.keep == "best"
 
     def evaluate(self, step: int, best: BestTracker) -> dict[str, float]:
         """Metrics of the weights after `step` steps; `best` records the measure."""
+        gains: dict[str, float] = {}
         if self.loss is None:
-            metrics = evaluate(self.checkpoint, self.dev_set, self.dtype, self.process_group)
+            note = None if self.competition is None else lambda runs: gains.update(self.competition.compare(step, runs, self.dev_set))
+            metrics = evaluate(self.checkpoint, self.dev_set, self.dtype, self.process_group, note)
         else:
             metrics = evaluate_loss(self.checkpoint, self.dev_set, self.loss, self.dtype, self.process_group)
         measure = self.dev_set.measure
@@ -193,7 +219,7 @@ class DevEvaluator:
         best.update(step, value, lower_is_better=self.loss is not None)
         values = ", ".join(f"{name.removeprefix('dev.').removesuffix(f'.{measure}')} {value:.4f}" for name, value in metrics.items())
         log.info("step %d: development %s: %s; best %.4f after step %d", step, measure, values, best.value, best.step)
-        return metrics
+        return metrics | gains
 
     def manifest_entry(self) -> dict[str, Any]:
         """The development set, as manifest and model card describe it."""
@@ -203,12 +229,21 @@ class DevEvaluator:
 
 
 def evaluate(
-    checkpoint: RetrievalModel, dev_set: DevSet, dtype: torch.dtype, process_group: ProcessGroup = SINGLE_PROCESS
+    checkpoint: RetrievalModel,
+    dev_set: DevSet,
+    dtype: torch.dtype,
+    process_group: ProcessGroup = SINGLE_PROCESS,
+    note: Callable[[Mapping[str, Run]], None] | None = None,
 ) -> dict[str, float]:
-    """The measure of the fused run, then of each expert's, as `dev.fused.nDCG@10`; the architecture's training mode is restored."""
+    """The measure of the fused run, then of each expert's, as `dev.fused.nDCG@10`; the architecture's training mode is restored.
+
+    The main process calls `note` with the runs.
+    """
     training = checkpoint.architecture.training
     runs = search_exact(checkpoint, dev_set, dtype, process_group)
     checkpoint.architecture.train(training)
+    if note is not None and process_group.is_main:
+        note(runs)
     measure = measures.parse_measure(dev_set.measure)
     names = [FUSED, *(name for name in runs if name != FUSED)]
     values = [measures.aggregate_values(measures.evaluate_run(runs[name], dev_set.qrels, [measure])) for name in names]

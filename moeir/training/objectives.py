@@ -196,6 +196,13 @@ def divides_scores(objective: partial[ObjectiveOutput]) -> bool:
     return objective.func in OWN_TEMPERATURE and "temperature" in objective.keywords
 
 
+def competition_start(objective: partial[ObjectiveOutput], steps: int) -> int | None:
+    """How many of `steps` steps experts learn alike, before they compete; None for an objective in which they never do."""
+    if objective.func is not competitive:
+        return None
+    return round((competitive.__kwdefaults__ | objective.keywords)["standardised"] * steps)
+
+
 def goes_by_speed(objective: partial[ObjectiveOutput]) -> bool:
     """Whether an objective's shares are by how fast losses fall, whose state a training keeps."""
     return objective.keywords.get("shares") == "learnability"

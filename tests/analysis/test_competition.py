@@ -164,3 +164,4 @@ def test_what_is_no_comparison_is_refused_and_an_expert_that_loses_one_query_has
     }
     rows = {row[0]: row for row in analyze_competition(runs, runs, qrels, "RR@10").rows}
     assert rows["worse"][2] == 1 and rows["worse"][8:] == [None, None] and rows["best"][2] == 0
+    assert competition.measure_gains(runs, runs, qrels, "RR@10") == {}

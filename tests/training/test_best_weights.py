@@ -109,7 +109,7 @@ def falling(monkeypatch):
     """Dev values that fall after the first evaluation."""
     values = {}
 
-    def fake_evaluate(checkpoint, dev_set, dtype, world):
+    def fake_evaluate(checkpoint, dev_set, dtype, world, note):
         weight_sum = float(next(checkpoint.architecture.parameters()).detach().sum())
         values.setdefault(weight_sum, 1.0 - 0.1 * len(values))
         return {"dev.fused.nDCG@10": values[weight_sum]}

@@ -168,6 +168,43 @@ def test_rates_of_groups_and_layers_reach_the_optimiser(finetune):
 CAME = "came:shared_layers=2,local_dim=8"
 
 
+def test_a_competitive_training_says_whether_to_compete_by_what_experts_gained_before_it(finetune, moeir, toy, tmp_path):
+    flags = (*dev_flags(toy), "--evaluate-every", 2, "--steps", 6, "--objective")
+    result, _, metrics = finetune(CAME, ("a",), *flags, "competitive:standardised=0.7")
+    names = [f"competition.{name}.nDCG@10" for name in ("lost", "difference", "low", "high")]
+    assert [line["step"] for line in metrics if set(names) <= line.keys()] == [4], "2 is the first, and from step 5 on they compete"
+    lost, difference, low, high = (metrics[3][name] for name in names)
+    words = f"learning alike, experts gain {difference:+.4f} nDCG@10 on queries they lose, less what the owners gain (95 %: {low:+.4f} "
+    sentence = f"no advice: {words}to {high:+.4f}), from {lost:g} lost queries, fewer than 30"
+    assert lost > 0 and sentence in result.stderr
+    assert f"out: {sentence}" in moeir("report", "--training", tmp_path / "out").stdout
+    assert moeir("report", "--training", tmp_path / "out", "--output", tmp_path / "page.html").code == 0
+    assert sentence in (tmp_path / "page.html").read_text()
+    result, _, metrics = finetune(CAME, ("a",), *flags, "competitive:standardised=0", name="at-once")
+    assert not any(name in line for line in metrics for name in names)
+    assert "whether to compete is not known: it needs two evaluations of --dev-queries before it begins" in result.stderr
+    result, _, _ = finetune(CAME, ("a",), *flags, "contrastive", name="contrastive")
+    assert "to compete" not in result.stderr + moeir("report", "--training", tmp_path / "contrastive").stdout
+
+
+def test_the_gains_of_a_training_are_those_of_its_runs_also_if_it_resumes(tmp_path):
+    from moeir.analysis.competition import analyze_competition
+    from moeir.training.dev_sets import CompetitionWatch, DevSet
+    from tests.analysis.test_competition import QRELS, draw_runs
+
+    first, second = (draw_runs(seed) | {"fused": draw_runs(9)["one"]} for seed in (1, 2))
+    dev = DevSet({}, {}, QRELS, "RR@10", 2)
+    for step, runs in ((2, first), (4, second), (2, first)):  # killed before the state of step 2 was saved: it is evaluated again
+        CompetitionWatch(tmp_path, 2, 6).compare(step, runs, dev)
+    row = analyze_competition(*({name: run for name, run in runs.items() if name != "fused"} for runs in (first, second)), QRELS, "RR@10")
+    expected = dict(zip(row.columns, row.rows[-1], strict=True))
+    for _ in range(2):
+        gains = CompetitionWatch(tmp_path, 2, 6).compare(6, second, dev)
+        assert gains == {f"competition.{name}.RR@10": expected[name] for name in ("lost", "difference", "low", "high")}
+    assert CompetitionWatch(tmp_path, 2, 6).compare(8, second, dev) == {}
+    assert CompetitionWatch(tmp_path, 2, 6).compare(4, {"fused": second["fused"], "one": second["one"]}, dev) == {}
+
+
 def test_shares_by_learnability_train_and_have_no_loss_on_a_development_set(finetune, moeir, shop, toy, tiny_model_with_head, tmp_path):
     objective = ("--objective", "competitive:standardised=0.5,shares=learnability,temperature=0.001")
     _, _, metrics = finetune(CAME, ("a", "b"), "--epochs", 4, *objective)

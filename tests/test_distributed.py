@@ -35,7 +35,7 @@ CAME = ("came:shared_layers=2,local_dim=8,normalise=true", "competitive:standard
 TASER = ("taser:routing=token,every=1", "contrastive:load_balance=0.01,entropy_of=batch")
 KINDS = {
     "came": CAME,
-    "permuted": (CAME[0], "competitive:standardised=0.4,permuted=true,final_temperature=0.1"),
+    "permuted": (CAME[0], "competitive:standardised=0.4,permuted=true"),
     "taser": TASER,
     "coil": ("coil", "contrastive"),
     "adapters": (f"{CAME[0]},adapters=4,shared_adapters=2", CAME[1]),
@@ -96,7 +96,7 @@ def inject_fault(rank, size, room, *, killed=None, broken=None, stuck=None, dead
 
     retrieval_task.RetrievalTask.compute_loss = late
     if rank == broken:
-        text_stream.collect_texts = raise_data_error
+        text_stream.TextStream = raise_data_error
     if rank == other:
         retrieval_task.RetrievalTask.size = 7
 

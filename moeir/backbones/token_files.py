@@ -1,4 +1,4 @@
-"""Tokens of texts on disk: arrays that grow chunk by chunk, with a journal, so that an interrupted tokenization is continued."""
+"""Tokens of texts on disk: arrays that grow chunk by chunk."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from moeir.artifacts.atomic_write import RESUME, make_folder
-from moeir.artifacts.journals import AppendableNpy, JsonlJournal
+from moeir.artifacts import memmap
+from moeir.artifacts.journals import AppendableNpy
 
-ID_DTYPES = (np.uint16, np.uint32)  # of token ids, by the size of the vocabulary
 MAX_CHUNK_TEXTS, MAX_CHUNK_CHARACTERS = 1024, 1 << 21
 
 
@@ -27,18 +26,16 @@ def chunk_texts(texts: Iterable[Any]) -> Iterator[list[Any]]:
         yield chunk
 
 
-class TokenFileWriter:
-    """Appends to the arrays of a token cache, NAME.npy each; a journal records how much of them is complete.
+def open_arrays(folder: Path, names: Iterable[str]) -> Iterator[npt.NDArray[Any]]:
+    """The arrays of a cache, memory-mapped."""
+    return (np.asarray(memmap.open_memmap(folder / f"{name}.npy")) for name in names)
 
-    `entry` is the last entry of the journal, empty at the start.
-    """
+
+class TokenFileWriter:
+    """Writes the arrays of a token cache, NAME.npy each."""
 
     def __init__(self, folder: Path, dtypes: Mapping[str, npt.DTypeLike]) -> None:
-        self._path = folder / RESUME / "journal.jsonl"
-        make_folder(self._path.parent)
-        self._journal = JsonlJournal(self._path)
-        self.entry: dict[str, Any] = self._journal.entries[-1] if self._journal.entries else {}
-        self._arrays = {name: AppendableNpy(folder / f"{name}.npy", dtype, rows=self.entry.get(name, 0)) for name, dtype in dtypes.items()}
+        self._arrays = {name: AppendableNpy(folder / f"{name}.npy", dtype) for name, dtype in dtypes.items()}
 
     def rows(self, name: str) -> int:
         """Number of rows of an array."""
@@ -49,18 +46,7 @@ class TokenFileWriter:
         for name, block in blocks.items():
             self._arrays[name].append(np.asarray(block))
 
-    def commit(self, **facts: Any) -> None:
-        """Record that all rows so far are complete, with `facts` about them."""
-        for array in self._arrays.values():
-            array.flush()
-        self._journal.write({**facts, **{name: array.rows for name, array in self._arrays.items()}})
-
-    def discard(self) -> None:
-        """Forget what is recorded: the next writer starts anew."""
-        self._path.unlink()
-
     def close(self) -> None:
         """Write the headers of the arrays."""
         for array in self._arrays.values():
             array.close()
-        self._journal.close()

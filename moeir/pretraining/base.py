@@ -140,11 +140,6 @@ class Pretraining(nn.Module, ABC):
         factors = [(weights or {}).get(name, (weights or {}).get(name.partition(".")[0], 1.0)) for name in parts]
         values = [factor * part.value for factor, part in zip(factors, parts.values(), strict=True)]
         names = ["loss", *(f"loss.{name}" for name in parts), *(f"accuracy.{name}" for name in parts)]
-        if self.process_group.size == 1:
-            loss = torch.stack(values).sum()
-            shares = [part.correct / max(1, part.count) for part in parts.values()]
-            facts = torch.stack([loss, *(part.value for part in parts.values()), *shares]).detach()
-            return loss, dict(zip(names, facts, strict=True)) | _gain_metrics({name: part.gain for name, part in parts.items()})
         value, correct = (torch.stack([getattr(part, name).detach() for part in parts.values()]).double() for name in ("value", "correct"))
         count = torch.stack([torch.full_like(part.value.detach(), part.count) for part in parts.values()]).double()
         gain = torch.stack([part.value.detach() * 0 if part.gain is None else part.gain for part in parts.values()])
@@ -156,14 +151,14 @@ class Pretraining(nn.Module, ABC):
         loss = torch.stack(
             [value if part.is_global else value * share for value, part, share in zip(values, parts.values(), owned, strict=True)]
         )
-        total_loss = sum(factor * mean for factor, mean in zip(factors, means, strict=True))
-        measured = {name: gain if part.gain is not None else None for (name, part), gain in zip(parts.items(), gains, strict=True)}
+        total_loss = torch.stack([factor * mean for factor, mean in zip(factors, means, strict=True)]).sum()
+        measured = {name: gain for (name, part), gain in zip(parts.items(), gains, strict=True) if part.gain is not None}
         return loss.sum(), dict(zip(names, [total_loss, *means, *shares], strict=True)) | _gain_metrics(measured)
 
 
 def _gain_metrics(gains: Mapping[str, Any]) -> StepMetrics:
-    """Metrics of the gains that were measured: each, and their mean."""
-    measured = {f"{BOTTLENECK_GAIN}.{name}": gain for name, gain in gains.items() if gain is not None}
+    """Metrics of gains: each, and their mean."""
+    measured = {f"{BOTTLENECK_GAIN}.{name}": gain for name, gain in gains.items()}
     return measured | {BOTTLENECK_GAIN: sum(measured.values()) / len(measured)} if measured else {}
 
 

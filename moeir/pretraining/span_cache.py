@@ -1,37 +1,36 @@
 """Caches on disk of the tokens of a corpus, cut into spans, and of the queries of its documents, built once for all epochs and restarts.
 
 A cache is a folder named by a digest of its sources and settings: other texts, tokenizers or settings give another folder. Memory holds
-one chunk of texts at a time. Queries come from the output of `generate-queries`, or from queries and judgements: a query belongs to the
-documents judged above 0 for it. An id `DOCUMENT#char=BEGIN,END` in either binds a query to the span with most of these characters.
+one chunk of texts at a time. Queries come from the output of `generate-queries`, where an id `DOCUMENT#char=BEGIN,END` binds a query to the
+span with most of these characters.
 """
 
 import random
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice, pairwise
+from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from moeir.artifacts import manifests, memmap
-from moeir.artifacts.array_folder import ArrayFolder
-from moeir.artifacts.journals import AppendableNpy, AppendableText
-from moeir.backbones.token_files import ID_DTYPES, TokenFileWriter, chunk_texts
+from moeir.artifacts.journals import AppendableText
+from moeir.backbones.token_files import TokenFileWriter, chunk_texts, open_arrays
 from moeir.backbones.tokenizer import TextTokenizer
 from moeir.console import meter
 from moeir.errors import DataError, UsageError
 from moeir.kernels.splitmix import Int64Array, UInt64Array, randint_high, random_bits
 from moeir.pretraining.spans import SpanBoundaries, pack_sentences, split_long_sentences
-from moeir.records import generated_queries, qrels, texts
+from moeir.records import generated_queries, texts
 from moeir.records.sentences import find_sentence_starts
 from moeir.records.texts import Text
 
 CACHE_VERSION = 3  # of the file format and of the rules that split and pack
 TokenIds: TypeAlias = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
-SPAN_ARRAYS = ("ids", "sentences", "spans", "documents", "character_ends")
+SPAN_ARRAYS, QUERY_ARRAYS = ("ids", "sentences", "spans", "documents", "character_ends"), ("ids", "starts", "links", "offsets")
 CHUNK_QUERIES = 4096
 
 
@@ -44,17 +43,6 @@ class SpanCache:
     ids: TokenIds
     boundaries: SpanBoundaries
     character_ends: Int64Array
-
-    @classmethod
-    def open(cls, folder: Path) -> Self:
-        """Open a folder built by `build_span_cache`; ArtifactError if its arrays disagree."""
-        maximum = int(manifests.read_manifest(folder)["settings"]["maximum"])
-        arrays = ArrayFolder(folder, f"delete {folder}")
-        ids, ends = arrays.read("ids", ID_DTYPES, (None,)), arrays.read("character_ends", np.int64, (None,))
-        sentences = arrays.read_offsets("sentences", None, len(ids), "ids.npy")
-        spans = arrays.read_offsets("spans", len(ends), len(sentences) - 1, "character_ends.npy and sentences.npy")
-        documents = arrays.read_offsets("documents", None, len(ends), "spans.npy")
-        return cls(folder, ids, SpanBoundaries(sentences, spans, documents, maximum), ends)
 
     def __len__(self) -> int:
         """Number of spans."""
@@ -76,26 +64,23 @@ def build_span_cache(
     seed: int = 42,
     keep_empty: bool = False,
 ) -> SpanCache:
-    """The token cache of a corpus, from `folder` if it exists, otherwise built; an interrupted build is continued.
+    """The token cache of a corpus, from `folder` if it exists, otherwise built.
 
     `digest` identifies the corpus, `maximum` is the maximum tokens of a span without special ones, `short` the share of shorter spans.
     """
     if maximum < 2:
         raise UsageError(f"spans of {maximum} tokens: expected at least 2; raise the length of documents")
-    settings = {"maximum": maximum, "short": short, "seed": seed, "keep_empty": keep_empty}
+    settings = {"form": CACHE_VERSION, "maximum": maximum, "short": short, "seed": seed, "keep_empty": keep_empty}
+    record = {"stage": "pretrain", "settings": settings, "sources": {"corpus": [digest], "tokenizer": [tokenizer.digest]}}
 
     def fill(target: Path) -> dict[str, int]:
         files = TokenFileWriter(target, dict.fromkeys(SPAN_ARRAYS, np.int64) | {"ids": tokenizer.id_dtype})
-        names, count = AppendableText(target / "ids.txt", files.entry.get("names", 0)), files.entry.get("texts", 0)
-        documents = texts.read_texts(corpus, keep_empty=keep_empty)
+        names, count = AppendableText(target / "ids.txt"), 0
         with meter("tokenizing documents") as counter:
-            for _ in islice(documents, count):
-                counter.advance()
-            for chunk in chunk_texts(documents):
+            for chunk in chunk_texts(texts.read_texts(corpus, keep_empty=keep_empty)):
                 _append_spans(files, chunk, tokenizer, lambda text, characters: split_into_spans(text, characters, maximum, short, seed))
                 names.append(text.id for text in chunk)
                 count += len(chunk)
-                files.commit(texts=count, names=names.flush())
                 counter.advance(len(chunk))
         for ends, of in zip(SPAN_ARRAYS[1:4], SPAN_ARRAYS[:3], strict=True):  # the end of the last sentence, span and document
             files.append(**{ends: [files.rows(of) - (of != "ids")]})
@@ -105,22 +90,9 @@ def build_span_cache(
             raise DataError(f"{corpus}: no document has a token")
         return {"texts": count, "tokens": files.rows("ids"), "spans": spans}
 
-    return SpanCache.open(_get_or_build(folder, "documents", settings, {"corpus": [digest], "tokenizer": [tokenizer.digest]}, fill))
-
-
-def _get_or_build(
-    folder: Path, kind: str, settings: Mapping[str, Any], sources: Mapping[str, Sequence[str]], fill: Callable[[Path], dict[str, int]]
-) -> Path:
-    """The cache folder of these settings and sources; `fill` writes its files if it does not exist.
-
-    A stream is always read again, as its content may have changed.
-    """
-    record = {
-        "stage": "pretrain",
-        "settings": {"form": CACHE_VERSION, **settings},
-        "sources": {name: list(one) for name, one in sources.items()},
-    }
-    return memmap.get_or_build(folder, kind, record, fill, rebuild=any("stdin" in digests for digests in sources.values()))
+    cache = memmap.get_or_build(folder, "documents", record, fill, rebuild=digest == "stdin")  # a stream may be another one now
+    ids, sentences, spans, documents, ends = open_arrays(cache, SPAN_ARRAYS)
+    return SpanCache(cache, ids, SpanBoundaries(sentences, spans, documents, maximum), ends)
 
 
 def _append_spans(
@@ -169,23 +141,11 @@ class QueryCache:
     """ids [T] of all queries end to end without special tokens, starts [m+1] of each query; links the queries of each owner: of the N
     documents, then of the n spans; offsets [N+n+1] where each owner's begin among them. All memory-mapped."""
 
-    folder: Path
     ids: TokenIds
     starts: Int64Array
     links: Int64Array
     offsets: Int64Array
     document_count: int
-
-    @classmethod
-    def open(cls, folder: Path, corpus: SpanCache) -> Self:
-        """Open a folder built by `build_query_cache` for a corpus; ArtifactError if its arrays disagree."""
-        arrays = ArrayFolder(folder, f"delete {folder}")
-        ids = arrays.read("ids", ID_DTYPES, (None,))
-        starts = arrays.read_offsets("starts", None, len(ids), "ids.npy")
-        links = arrays.read("links", np.int64, (None,), by="starts.npy", below=len(starts) - 1)
-        documents = len(corpus.boundaries.documents) - 1
-        offsets = arrays.read_offsets("offsets", documents + len(corpus), len(links), "the corpus and links.npy")
-        return cls(folder, ids, starts, links, offsets, documents)
 
     def __len__(self) -> int:
         """Number of queries."""
@@ -207,34 +167,34 @@ class QueryCache:
 
 
 def build_query_cache(
-    folder: Path,
-    corpus: SpanCache,
-    queries: Sequence[Path],
-    judgements: Path | None,
-    tokenizer: TextTokenizer,
-    *,
-    digests: Mapping[str, Sequence[str]],
+    folder: Path, corpus: SpanCache, queries: Sequence[Path], tokenizer: TextTokenizer, *, digests: Sequence[str]
 ) -> QueryCache:
-    """The query cache of a corpus, from `folder` if it exists, otherwise built.
-
-    Without `judgements` the files hold the queries of each document or span, with them queries by their own ids; `digests` identify the
-    files. Queries without a token or without a judgement are left out.
-    """
-    sources = {"documents": [manifests.compute_digest(corpus.folder)], "tokenizer": [tokenizer.digest], **digests}
+    """The query cache of a corpus, from `folder` if it exists, otherwise built. `digests` identify the files of queries; those without a
+    token are left out."""
+    sources = {"documents": [manifests.compute_digest(corpus.folder)], "tokenizer": [tokenizer.digest], "queries": list(digests)}
+    record = {"stage": "pretrain", "settings": {"form": CACHE_VERSION}, "sources": sources}
 
     def fill(target: Path) -> dict[str, int]:
-        rows = _OwnerRows(corpus)
-        pairs = _generated_pairs(queries, rows) if judgements is None else _judged_pairs(queries, judgements, rows)
-        owners, members, empty = _write_tokens(target, pairs, tokenizer)
-        if not members:
+        rows, owners, empty = _OwnerRows(corpus), array("q"), 0
+        files = TokenFileWriter(target, dict.fromkeys(QUERY_ARRAYS, np.int64) | {"ids": tokenizer.id_dtype})
+        files.append(starts=[0])
+        with meter("tokenizing queries") as counter:
+            for chunk in texts.split_chunks(_generated_pairs(queries, rows), CHUNK_QUERIES):
+                token_lists = tokenizer.encode([query for query, _ in chunk], special=False)
+                owners.extend(row for tokens, (_, row) in zip(token_lists, chunk, strict=True) if tokens)
+                sizes = [len(tokens) for tokens in token_lists if tokens]
+                empty += len(chunk) - len(sizes)
+                files.append(starts=files.rows("ids") + np.cumsum(sizes), ids=np.fromiter(chain.from_iterable(token_lists), dtype=np.int64))
+                counter.advance(len(chunk))
+        if not owners:
             raise DataError(f"{', '.join(map(str, queries))}: no query for a document of the corpus")
-        linked, counts = np.array(owners, dtype=np.int64), np.bincount(owners, minlength=rows.documents + len(corpus))
-        offsets = np.concatenate([[0], np.cumsum(counts)])
-        memmap.save_array(target / "links.npy", np.array(members, dtype=np.int64)[np.argsort(linked, kind="stable")])
-        memmap.save_array(target / "offsets.npy", offsets)
-        return {"queries": 1 + max(members), "links": len(members), "empty": empty}
+        counts = np.bincount(owners, minlength=rows.documents + len(corpus))
+        files.append(links=np.argsort(owners, kind="stable"), offsets=np.concatenate([[0], np.cumsum(counts)]))
+        files.close()
+        return {"queries": len(owners), "empty": empty}
 
-    return QueryCache.open(_get_or_build(folder, "queries", {"judged": judgements is not None}, sources, fill), corpus)
+    cache = memmap.get_or_build(folder, "queries", record, fill, rebuild="stdin" in digests)
+    return QueryCache(*open_arrays(cache, QUERY_ARRAYS), len(corpus.boundaries.documents) - 1)
 
 
 class _OwnerRows:
@@ -244,60 +204,27 @@ class _OwnerRows:
         self._rows = {name: row for row, name in enumerate(corpus.document_ids())}
         self.documents, self._corpus = len(self._rows), corpus
 
-    def find(self, name: str, where: str) -> int:
+    def find(self, name: str, file: Path) -> int:
         """The row of a document, or of the span with most of the characters `DOCUMENT#char=BEGIN,END`; of equal ones the first."""
         if (row := self._rows.get(name)) is not None:
             return row
         document, begin, end = generated_queries.parse_span_id(name) or (name, 0, 0)
         if (row := self._rows.get(document)) is None:
-            raise DataError(f"{where} document {document!r}, which is not in the corpus")
+            raise DataError(f"{file}: has queries of document {document!r}, which is not in the corpus")
         first, after = self._corpus.boundaries.documents[row : row + 2]
         ends = self._corpus.character_ends[first:after]
         length = int(ends[-1]) if len(ends) else 0
         if not begin < end <= length:
-            raise DataError(f"{where} {name!r}: expected #char=BEGIN,END with BEGIN < END <= {length}, its characters with the title")
+            raise DataError(
+                f"{file}: has queries of {name!r}: expected #char=BEGIN,END with BEGIN < END <= {length}, its characters with the title"
+            )
         overlaps = np.minimum(ends, end) - np.maximum(np.concatenate([[0], ends[:-1]]), begin)
         return self.documents + int(first) + int(overlaps.argmax())
 
 
-def _generated_pairs(files: Sequence[Path], rows: _OwnerRows) -> Iterator[tuple[str, list[int]]]:
+def _generated_pairs(files: Sequence[Path], rows: _OwnerRows) -> Iterator[tuple[str, int]]:
     """Queries generated for one document or span each, with its row."""
     for file in files:
         for record in generated_queries.read_generated_queries(file, allow_empty=len(files) > 1):
-            row = rows.find(record.id, f"{file}: has queries of")
-            yield from ((query, [row]) for query in record.queries)
-
-
-def _judged_pairs(files: Sequence[Path], judgements: Path, rows: _OwnerRows) -> Iterator[tuple[str, list[int]]]:
-    """Judged queries, with the rows of their relevant documents or spans."""
-    answers = {
-        query: [rows.find(name, f"{judgements}: query {query!r} names") for name, grade in grades.items() if grade > 0]
-        for query, grades in qrels.read_qrels(judgements).items()
-    }
-    for file in files:
-        for text in texts.read_texts(file, keep_empty=True):
-            if owners := answers.pop(text.id, []):
-                yield text.content, owners
-    if unknown := next((query for query, owners in answers.items() if owners), None):
-        raise DataError(f"{judgements}: query {unknown!r} is not among the queries")
-
-
-def _write_tokens(folder: Path, pairs: Iterable[tuple[str, list[int]]], tokenizer: TextTokenizer) -> tuple["array[int]", "array[int]", int]:
-    """Write the tokens of queries to disk; returns owner and query of each pair, and the number of queries without a token."""
-    ids, remaining = AppendableNpy(folder / "ids.npy", tokenizer.id_dtype), iter(pairs)
-    owners, members, starts, empty = array("q"), array("q"), array("q", [0]), 0
-    with meter("tokenizing queries") as counter:
-        while chunk := list(islice(remaining, CHUNK_QUERIES)):
-            token_lists = tokenizer.encode([text for text, _ in chunk], special=False)
-            for tokens, (_, rows) in zip(token_lists, chunk, strict=True):
-                if tokens:
-                    owners.extend(rows)
-                    members.extend([len(starts) - 1] * len(rows))
-                    starts.append(starts[-1] + len(tokens))
-                else:
-                    empty += 1
-            ids.append(np.fromiter(chain.from_iterable(token_lists), dtype=np.int64))
-            counter.advance(len(chunk))
-    ids.close()
-    memmap.save_array(folder / "starts.npy", np.array(starts, dtype=np.int64))
-    return owners, members, empty
+            row = rows.find(record.id, file)
+            yield from ((query, row) for query in record.queries)

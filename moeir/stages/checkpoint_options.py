@@ -154,6 +154,7 @@ class TrainingStage(Stage):
     track: tuple[str, ...] = logging_option(
         "Log every step to tensorboard or wandb; repeat the flag. Files go to OUTPUT.tensorboard, …",
         (),
+        choices=tuple(trackers.PACKAGES),
         aliases=("--report-to",),
     )
     output: Path = output_field("checkpoint", "Folder to write.")
@@ -162,7 +163,7 @@ class TrainingStage(Stage):
         if self.cache is not None and self.cache.resolve().is_relative_to(self.output.resolve()):
             raise UsageError(f"--cache {self.cache}: is inside the folder that --output replaces; name another folder")
         _parse_group_rates(self.group_rate)
-        trackers.parse_trackers(self.track)
+        trackers.check_installed(self.track)
 
     def summary(self, counts: Facts) -> str:
         figure = f"{format_count(counts['steps'], 'step')}, loss {counts['last']['loss']:.3f}"
@@ -251,7 +252,12 @@ class TrainingStage(Stage):
         """The options of `trainer.train` that the flags and the processes set; `save` writes a checkpoint of `examples` into a folder."""
         return {
             "device": process_group.device,
-            "tracking": trackers.make_tracking(self.track, self.output, to_dict(self, results_only=True)),
+            "track": partial(
+                trackers.track,
+                self.track if process_group.is_main else (),
+                atomic_write.final_path(self.output),
+                to_dict(self, results_only=True),
+            ),
             "process_group": process_group,
             "log_every": self.log_every,
             "checkpoint": None if self.checkpoint_every is None else (self.checkpoint_every, partial(self.write_step, save, examples)),

@@ -202,9 +202,8 @@ class Finetune(TrainingStage, InputOptions):
         if self.dev_run is not None and not pairs:
             raise UsageError("--dev-run: is for a cross-encoder; a retriever searches --dev-corpus")
         reasons = {
-            f"--objective {self.objective} learns from teacher scores, which judgements lack": objective.func in objectives.NEEDS_TEACHER,
             "a cross-encoder is measured by what it reranks": pairs,
-            f"--objective {self.objective} compares a query's own negatives, which judgements lack": (
+            f"--objective {self.objective} needs teacher scores or a query's own negatives, which judgements lack": (
                 objective.func in objectives.NEEDS_OWN_NEGATIVES
             ),
             f"--objective {self.objective} goes by how fast losses fall in training": objectives.goes_by_speed(objective),
@@ -312,7 +311,7 @@ class Finetune(TrainingStage, InputOptions):
         from moeir.formats.training_files import read_training_examples
         from moeir.records import examples
         from moeir.training import objectives, sampling
-        from moeir.training.text_stream import collect_texts, without_texts
+        from moeir.training.text_stream import TextStream, without_texts
 
         files = [read_training_examples(path) for path in self.train]
         labels = [str(path) for path in self.train]
@@ -331,7 +330,7 @@ class Finetune(TrainingStage, InputOptions):
         ]
         prompts = self.query_prompt * (len(datasets) if len(self.query_prompt) == 1 else 1)
         sources: dict[str, Any] = {"queries": self.queries, "corpora": self.corpus, "prompts": prompts}
-        text_stream = collect_texts(datasets, labels, **sources, keep_empty=self.keep_empty, fielded=pairs)
+        text_stream = TextStream(datasets, labels, **sources, keep_empty=self.keep_empty, fielded=pairs)
         for sampler, rows, label in zip(samplers, text_stream.rows, labels):
             teacher = self.objective if objective in objectives.NEEDS_TEACHER else None
             sampling.check_training_examples(sampler, rows.queries, rows.documents, label, teacher)

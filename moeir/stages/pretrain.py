@@ -33,10 +33,7 @@ class Pretrain(TrainingStage):
     model: Path = input_field("weights", "Weights to start from: a folder, a checkpoint, or a hub id.", aliases=("--model-name-or-path",))
     corpus: Path = input_field("texts", "Documents.")
     queries: tuple[Path, ...] = input_field(
-        "texts", "Queries of documents or of spans, as generate-queries writes them; repeat the flag.", (), only_with=("query_qrels",)
-    )
-    query_qrels: Path | None = input_field(
-        "qrels", "Documents or spans of the queries, if --queries has query ids instead of theirs.", None, needs=("queries",)
+        "texts", "Queries of documents or of spans, as generate-queries writes them; repeat the flag.", ()
     )
     arch: str = option(
         "An architecture, e.g. dense or mote:encoders=siamese [default: dense; mote with --objective mote].",
@@ -197,10 +194,7 @@ class Pretrain(TrainingStage):
         )
         query_tokens = None
         if self.queries:
-            query_digests = {name: values for name, values in digests.items() if name in ("queries", "query-qrels")}
-            query_tokens = span_cache.build_query_cache(
-                folder, tokens, self.queries, self.query_qrels, checkpoint.tokenizer, digests=query_digests
-            )
+            query_tokens = span_cache.build_query_cache(folder, tokens, self.queries, checkpoint.tokenizer, digests=digests["queries"])
             query_length = reading.content_budget("query", checkpoint.input_config.query_length)
             log_truncation(checkpoint.input_config, {"query": count_truncation(np.diff(query_tokens.starts), query_length)})
         needs = BatchRequirements(

@@ -77,19 +77,6 @@ class LearningSpeed:
         return ((earlier - recent) / earlier.clamp(min=1e-6)).clamp(0, 1)[kinds.cpu()].T.to(kinds.device)
 
 
-def temperature_at(step: int, first: int, steps: int, temperature: float, final_temperature: float | None) -> float:
-    """Temperature of a step: from `temperature` at the `first` competitive step to `final_temperature` at the last, by equal factors.
-
-    >>> [temperature_at(step, 1, 4, 2.0, 0.5) for step in range(4)]
-    [2.0, 2.0, 1.0, 0.5]
-    """
-    if final_temperature is None:
-        return temperature
-    if min(temperature, final_temperature) <= 0:
-        raise UsageError(f"temperature={temperature:g},final_temperature={final_temperature:g}: expected more than 0")
-    return temperature * (final_temperature / temperature) ** (max(0, step - first) / max(1, steps - 1 - first))
-
-
 def permute_queries(shares: Tensor, step: int) -> Tensor:
     """Every query gets the shares of another one: a control with the same mean share of each expert, which ignores what a query needs.
 

@@ -1,4 +1,4 @@
-"""Engines: a step's batches forward and backward, in one process or, by torch's DistributedDataParallel, in several."""
+"""A step's batches forward and backward, in one process or, by torch's DistributedDataParallel, in several."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -12,21 +12,15 @@ from moeir.distributed import ProcessGroup
 ComputeLoss: TypeAlias = Callable[[int], tuple[Tensor, Any, int]]  # of a batch, by its number: loss, metrics and tokens
 
 
-class Engine:
-    """Runs batches in one process; gradients add up in the parameters."""
-
-    def __init__(self, compute_loss: ComputeLoss) -> None:
-        self.compute_loss = compute_loss
-
-    def run_batch(self, batch: int, *, batches: int = 1, is_last: bool = True) -> tuple[Any, int]:
-        """Add the gradient of one of the `batches` of a step, whose losses are averaged; returns its metrics and tokens."""
-        loss, metrics, tokens = self.compute_loss(batch)
-        (loss / batches if batches > 1 else loss).backward()
-        return metrics, tokens
+def run_batch(compute_loss: ComputeLoss, batch: int, *, batches: int = 1, is_last: bool = True) -> tuple[Any, int]:
+    """Add the gradient of one of the `batches` of a step, whose losses are averaged; returns its metrics and tokens."""
+    loss, metrics, tokens = compute_loss(batch)
+    (loss / batches if batches > 1 else loss).backward()
+    return metrics, tokens
 
 
 class DataParallel(nn.Module):
-    """An engine for several processes: gradients are summed over all of them during the backward pass of a step's last batch.
+    """Runs batches in several processes: gradients are summed over all of them during the backward pass of a step's last batch.
 
     A parameter without gradient in every process, as that of an expert that no text chose, stays without: each step's graph is searched for
     those. Of the model it knows the trained `parameters` alone, which become those of the main process in all.
@@ -46,7 +40,7 @@ class DataParallel(nn.Module):
         return loss
 
     def run_batch(self, batch: int, *, batches: int = 1, is_last: bool = True) -> tuple[Any, int]:
-        """`Engine.run_batch`."""
+        """The function `run_batch` for several processes."""
         (parallel,) = self._parallel
         with self._group.watch(f"the gradients of batch {batch + 1}"), nullcontext() if is_last else parallel.no_sync():
             (parallel(batch) * (self._group.size / batches)).backward()  # torch takes the mean over processes

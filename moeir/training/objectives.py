@@ -16,7 +16,6 @@ from moeir.distributed import ProcessGroup
 from moeir.errors import UsageError
 from moeir.parsing import is_count, parse_value
 from moeir.representations.dense import Dense
-from moeir.representations.sparse import Sparse
 from moeir.training import competition, losses
 from moeir.training.losses import EncodedBatch, ObjectiveOutput, batch_scores, contrastive_per_score
 from moeir.training.regularizers import DEFAULT_WEIGHTS, RegularizerWeights
@@ -41,20 +40,17 @@ def competitive(
     *,
     standardised: float = 0.2,
     temperature: float = 0.5,
-    final_temperature: float | None = None,
     shares: str = "rank",
     permuted: bool = False,
     rank_scope: str = "own",
     ties: str = "average",
     normalise_standardised: bool = False,
-    flops_in_competition: bool = False,
     regularizers: RegularizerWeights = DEFAULT_WEIGHTS,
 ) -> ObjectiveOutput:
     """CAME: first all experts learn alike; then each query weights the losses by how well each expert ranks its positive.
 
-    `shares`: rank (the paper's 1 / rank), loss, or learnability. `final_temperature`: reached at the last step. `permuted`: control, each
-    query gets another's shares. `rank_scope`: own (the query's documents) or batch. `ties`: average, optimistic or pessimistic. FLOPS and
-    routers: as for contrastive.
+    `shares`: rank (the paper's 1 / rank), loss, or learnability. `permuted`: control, each query gets another's shares. `rank_scope`: own
+    (the query's documents) or batch. `ties`: average, optimistic or pessimistic. FLOPS and routers: as for contrastive.
 
     `shares=learnability`: by how fast the loss of an expert on a kind of query falls, so that what is hard but learned keeps its loss, and
     what teaches nothing loses it. Kinds are the data sets of --sampling-rate; without, the quarter of its distinct tokens that a query's
@@ -74,22 +70,16 @@ def competitive(
     router_penalty, router_facts = regularizers.router_penalty(batch.queries, batch.documents)
     first_step = round(standardised * batch.steps)
     ranks, quality = _rank_positives(batch, losses_by_score, {name: score_matrices[name] for name in names}, shares, rank_scope, ties)
-    weights = competition.expert_shares(
-        quality, competition.temperature_at(batch.step, first_step, batch.steps, temperature, final_temperature)
-    )
+    weights = competition.expert_shares(quality, temperature)
     if permuted:
         weights = competition.permute_queries(weights, batch.step)
     share_facts = _competition_metrics(names, ranks, weights)
     competing = batch.step >= first_step
     if not competing:
         weights = torch.ones_like(weights) / (len(weights) if normalise_standardised else 1)
-    if flops_in_competition:
-        for name, experts in batch.queries.score_groups.items():
-            if any(isinstance(batch.queries[expert], Sparse) for expert in experts):
-                losses_by_score[name] = losses_by_score[name] + flops_penalty
     owners = [names.index(name if name in names else name.rpartition(".")[0]) for name in losses_by_score]  # of global.64 it is global
     loss = (torch.stack([weights[owner] for owner in owners]) * torch.stack(batch.weigh(losses_by_score))).sum(0).mean()
-    total = (loss if flops_in_competition else loss + flops_penalty) + router_penalty
+    total = loss + flops_penalty + router_penalty
     facts |= flops_facts | router_facts | {"competing": float(competing)} | share_facts
     return ObjectiveOutput(total, {"loss": total.detach(), **facts})
 

@@ -221,10 +221,8 @@ def check_training_examples(
             raise DataError(f"{source}: query {example.query_id} is not among the queries; name their file with --queries")
         for document in (*example.positive_ids, *example.negative_ids):
             if document not in documents:
-                advice = "name its file with --corpus"
-                if f"{document}#0" in documents:
-                    advice = "it has passages of it: name the corpus from before convert --passages, or judge and mine passages"
-                raise DataError(f"{source}: query {example.query_id} names document {document}, which is not in the corpus; {advice}")
+                names = f"query {example.query_id} names document {document}, which is not in the corpus"
+                raise DataError(f"{source}: {names}; name its file with --corpus")
         if teacher is not None and not example.positive_scores:
             message = f"has no positive_scores and negative_scores, which --objective {teacher} learns from: one number a document"
             raise DataError(f"{source}: query {example.query_id} {message}")

@@ -5,7 +5,7 @@ Texts are streamed anew each time and not kept in memory; each data set keeps th
 
 import hashlib
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -51,36 +51,55 @@ class StreamedText(NamedTuple):
         return f"{self.side} {self.prompt + ' ' if self.prompt else ''}{len(content)} ".encode() + content
 
 
-@dataclass
 class TextStream:
-    """The texts of several data sets: the `rows` of each set, its `queries` by id, the `first_documents` of the first set.
+    """The texts of each data set: those inside its examples, and those that they refer to by id.
 
-    The stream has `count` texts and a `digest`. Each pass reads the collections again; texts from a pipe are kept in memory. With `fielded`
-    documents come with title and text apart. `prompts` name that of the queries of each data set, if they are not the query prefix.
+    `rows` has the rows of each set's texts in the stream of `count` texts with a `digest`, `queries` its queries by id, `first_documents`
+    the first documents of the first set. A single data set reads every file of `queries` and `corpora`; several sets share one file, or
+    each reads its own: equal ids in two collections are then two texts. Each pass reads the collections again; texts from a pipe are kept
+    in memory. With `fielded` documents come with title and text apart. `prompts` name that of the queries of each data set, if they are not
+    the query prefix.
     """
 
-    datasets: Sequence[Sequence[Example]]
-    sources: Sequence[str]
-    files: Mapping[str, Sequence[Path]]
-    keep_empty: bool
-    fielded: bool
-    prompts: Sequence[str] = ()
-    rows: list[RowIndex] = field(init=False)
-    queries: list[dict[str, str]] = field(init=False)
-    first_documents: list[str] = field(init=False, default_factory=list)
-    digest: str = field(init=False, default="")
-    count: int = field(init=False, default=0)
-    _piped_texts: dict[Path, list[Text]] = field(init=False, default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.queries = [{} for _ in self.datasets]
+    def __init__(
+        self,
+        datasets: Sequence[Sequence[Example]],
+        sources: Sequence[str],
+        *,
+        queries: Sequence[Path],
+        corpora: Sequence[Path],
+        keep_empty: bool = False,
+        fielded: bool = False,
+        prompts: Sequence[str] = (),
+    ) -> None:
+        self.datasets, self.sources, self.files = datasets, sources, {"query": queries, "document": corpora}
+        self.keep_empty, self.fielded, self.prompts = keep_empty, fielded, prompts
+        self._piped_texts: dict[Path, list[Text]] = {}
+        self.queries: list[dict[str, str]] = [{} for _ in datasets]
         self.rows = [
             RowIndex(
                 dict.fromkeys((example.query_id for example in examples), UNSEEN),
                 dict.fromkeys((document for example in examples for document in (*example.positive_ids, *example.negative_ids)), UNSEEN),
             )
-            for examples in self.datasets
+            for examples in datasets
         ]
+        digest, first_texts, hashes = hashlib.sha256(), dict[str, str](), array("q")
+        for row, text in enumerate(self.stream()):
+            for number in text.datasets:
+                self.rows[number].by_side(text.side)[text.id] = row
+                if text.side == "query":
+                    self.queries[number][text.id] = text.content
+            if text.side == "document" and text.datasets[0] == 0 and (len(first_texts) < HEAD_FIT_DOCUMENTS or text.id in first_texts):
+                first_texts[text.id] = text.content
+            digest.update(text.digest_bytes)
+            hashes.append(hash((text.side, text.content)))
+        self.count, self.first_documents, self.digest = len(hashes), list(first_texts.values()), digest.hexdigest()
+        _, numbers, counts = np.unique(np.array(hashes), return_inverse=True, return_counts=True)
+        for index in self.rows:
+            for rows, twins in ((index.queries, index.query_twins), (index.documents, index.document_twins)):
+                for name in [name for name, row in rows.items() if row == UNSEEN]:
+                    del rows[name]
+                twins |= {name: int(numbers[row]) for name, row in rows.items() if counts[numbers[row]] > 1}
 
     def stream(self) -> Iterator[StreamedText]:
         """Every text, always in the same order; collections come after the texts inside examples, and take precedence."""
@@ -110,46 +129,6 @@ class TextStream:
                 for prompt in dict.fromkeys(prompts):
                     own = tuple(number for number, name in zip(needed_by, prompts, strict=True) if name == prompt)
                     yield StreamedText(side, own, text.id, content, prompt)
-
-
-def collect_texts(
-    datasets: Sequence[Sequence[Example]],
-    sources: Sequence[str],
-    *,
-    queries: Sequence[Path],
-    corpora: Sequence[Path],
-    keep_empty: bool = False,
-    fielded: bool = False,
-    prompts: Sequence[str] = (),
-) -> TextStream:
-    """The texts of each data set: those inside its examples, and those that they refer to by id.
-
-    A single data set reads every file of `queries` and `corpora`; several sets share one file, or each reads its own: equal ids in two
-    collections are then two texts.
-    """
-    stream = TextStream(datasets, sources, {"query": queries, "document": corpora}, keep_empty, fielded, prompts)
-    digest, first_texts, hashes = hashlib.sha256(), dict[str, str](), array("q")
-    for row, text in enumerate(stream.stream()):
-        for number in text.datasets:
-            stream.rows[number].by_side(text.side)[text.id] = row
-            if text.side == "query":
-                stream.queries[number][text.id] = text.content
-        if text.side == "document" and text.datasets[0] == 0 and (len(first_texts) < HEAD_FIT_DOCUMENTS or text.id in first_texts):
-            first_texts[text.id] = text.content
-        digest.update(text.digest_bytes)
-        hashes.append(hash((text.side, text.content)))
-        stream.count = row + 1
-    for index in stream.rows:
-        for rows in (index.queries, index.documents):
-            for name in [name for name, row in rows.items() if row == UNSEEN]:
-                del rows[name]
-    _, numbers, counts = np.unique(np.array(hashes), return_inverse=True, return_counts=True)
-    is_shared = counts[numbers] > 1
-    for index in stream.rows:
-        for rows, twins in ((index.queries, index.query_twins), (index.documents, index.document_twins)):
-            twins |= {name: int(numbers[row]) for name, row in rows.items() if is_shared[row]}
-    stream.first_documents, stream.digest = list(first_texts.values()), digest.hexdigest()
-    return stream
 
 
 def without_texts(examples: Sequence[Example]) -> list[Example]:

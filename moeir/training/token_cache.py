@@ -8,9 +8,9 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby, islice
+from itertools import chain, groupby
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,17 +19,17 @@ from torch import Tensor
 from moeir.architectures.checkpoint import RetrievalModel
 from moeir.architectures.cross_encoder import PairTokenizer
 from moeir.artifacts import manifests, memmap
-from moeir.artifacts.array_folder import ArrayFolder
 from moeir.backbones.packed_pairs import RaggedIds, concatenate_ranges
 from moeir.backbones.packed_tokens import Numbers, PackedTokens, TensorFields
 from moeir.backbones.prefetch import StepPrefetcher
-from moeir.backbones.token_files import ID_DTYPES, TokenFileWriter, chunk_texts
+from moeir.backbones.token_files import TokenFileWriter, chunk_texts, open_arrays
 from moeir.console import meter
 from moeir.errors import DataError
 from moeir.training.sampling import SINGLE_SHARD, BatchIds, BatchSampler, ShardedTexts, ShardSpec, shard_texts
 from moeir.training.text_stream import RowIndex, TextStream
 
 CACHE_VERSION = 2  # of the files of a cache, and of how a checkpoint tokenizes
+ARRAYS = ("ids", "starts", "silent")
 PREFETCH_STEPS = 4
 OVERLAP_KINDS = 4  # of queries, by the quarter of their tokens that the positive has
 
@@ -39,13 +39,6 @@ class TokenCache(RaggedIds):
     """Texts with their special tokens; silent [n] counts the tokens at the end of each text that are not attended to. All memory-mapped."""
 
     silent: Numbers
-
-    @classmethod
-    def open(cls, folder: Path) -> Self:
-        """Open a folder that `build_token_cache` has written; ArtifactError if its arrays disagree."""
-        arrays = ArrayFolder(folder, f"delete {folder}")
-        ids, silent = arrays.read("ids", ID_DTYPES, (None,)), arrays.read("silent", np.int32, (None,))
-        return cls(ids, arrays.read_offsets("starts", len(silent), len(ids), "silent.npy and ids.npy"), silent)
 
     def pack(self, rows: Sequence[int], side: str) -> PackedTokens:
         """The texts of `rows`, in that order."""
@@ -130,47 +123,37 @@ def prefetch_batches(
 
 
 def build_token_cache(folder: Path, stream: TextStream, checkpoint: RetrievalModel) -> TrainingTexts:
-    """The tokens of a stream's texts: opened in `folder` if the cache is there, else built, or completed if it was interrupted."""
+    """The tokens of a stream's texts: opened in `folder` if the cache is there, else built."""
     settings = {"form": CACHE_VERSION, "reading": checkpoint.input_config.to_dict(), "marks": _template_fingerprint(checkpoint)}
     record = {"stage": "finetune", "settings": settings, "sources": {"texts": [stream.digest], "tokenizer": [checkpoint.tokenizer.digest]}}
 
     def fill(cache_folder: Path) -> dict[str, Any]:
-        files = TokenFileWriter(cache_folder, {"ids": checkpoint.tokenizer.id_dtype, "starts": np.int64, "silent": np.int32})
+        files, digest = (
+            TokenFileWriter(cache_folder, {"ids": checkpoint.tokenizer.id_dtype, "starts": np.int64, "silent": np.int32}),
+            hashlib.sha256(),
+        )
         checkpoint.truncation.clear()  # of a fitted head's texts
-        checkpoint.truncation.update({side: Counter(counts) for side, counts in files.entry.get("truncation", {}).items()})
-        digest, texts, count = hashlib.sha256(), stream.stream(), files.entry.get("texts", 0)
-
-        def check_digest(expected: str) -> None:
-            if digest.hexdigest() != expected:
-                files.discard()
-                raise DataError("the texts have changed while they were read; run the same command again")
-
         with meter("reading tokens of texts", stream.count) as counter:
-            for text in islice(texts, count):
-                digest.update(text.digest_bytes)
-                counter.advance()
-            check_digest(files.entry.get("digest", digest.hexdigest()))
-            for (side, prompt), texts_of_side in groupby(texts, key=lambda text: (text.side, text.prompt)):
+            for (side, prompt), texts_of_side in groupby(stream.stream(), key=lambda text: (text.side, text.prompt)):
                 for chunk in chunk_texts(texts_of_side):
                     _append_tokens(files, *checkpoint.token_ids([text.content for text in chunk], side, prompt))
                     for text in chunk:
                         digest.update(text.digest_bytes)
-                    count += len(chunk)
-                    truncation = {side: dict(counts) for side, counts in checkpoint.truncation.items()}
-                    files.commit(digest=digest.hexdigest(), texts=count, truncation=truncation)
                     counter.advance(len(chunk))
         files.close()
-        check_digest(stream.digest)
-        return {"texts": count, "tokens": files.rows("ids"), "truncation": checkpoint.truncation}
+        if digest.hexdigest() != stream.digest:
+            raise DataError("the texts have changed while they were read; run the same command again")
+        return {"texts": stream.count, "tokens": files.rows("ids"), "truncation": checkpoint.truncation}
 
     cache_folder = memmap.get_or_build(folder, "texts", json.loads(json.dumps(record)), fill)
     truncation = manifests.read_manifest(cache_folder)["counts"]["truncation"]
     checkpoint.truncation.update({side: Counter(counts) for side, counts in truncation.items()})
     checkpoint.log_truncation()
+    cache = TokenCache(*open_arrays(cache_folder, ARRAYS))
     if checkpoint.architecture.reads_pairs:
-        return TrainingTexts(TokenCache.open(cache_folder), stream.rows, checkpoint.pair_tokenizer)
+        return TrainingTexts(cache, stream.rows, checkpoint.pair_tokenizer)
     template_ids = frozenset(chain.from_iterable(chain.from_iterable(marked for marked, _ in settings["marks"].values())))
-    return TrainingTexts(TokenCache.open(cache_folder), stream.rows, template_ids=template_ids)
+    return TrainingTexts(cache, stream.rows, template_ids=template_ids)
 
 
 def _template_fingerprint(checkpoint: RetrievalModel) -> dict[str, Any]:

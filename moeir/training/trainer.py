@@ -6,8 +6,9 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -27,7 +28,7 @@ from moeir.distributed import SINGLE_PROCESS, ProcessGroup
 from moeir.errors import MoeirError, UsageError
 from moeir.kernels.heap import trim_heap
 from moeir.training import param_groups, resume_state, trackers
-from moeir.training.engine import DataParallel, Engine
+from moeir.training.engine import DataParallel, run_batch
 
 LOWER_RATE_ADVICE = "start over with a lower --learning-rate and --force; until then the last saved state is kept"
 FIRST_STEP_ADVICE = "no update was made yet: check the weights, the options of --objective, and the teacher scores in the examples"
@@ -114,7 +115,7 @@ def train(
     *,
     device: str,
     evaluator: Evaluator | None = None,
-    tracking: trackers.Tracking | None = None,
+    track: Callable[[int], AbstractContextManager[trackers.LogStep]] = trackers.NO_TRACKER,
     process_group: ProcessGroup = SINGLE_PROCESS,
     log_every: int | None = None,
     checkpoint: tuple[int, Callable[[int], None]] | None = None,
@@ -122,7 +123,8 @@ def train(
 ) -> dict[str, Any]:
     """Train in place; `folder` gets `metrics.jsonl` and, while training, `resume/`. Returns the counts for the manifest.
 
-    `tracking` sends the metrics of every step to trackers. All processes of `process_group` make the same call; the main one writes.
+    `track`, called with the steps done, gives a function of the metrics of each step. All processes of `process_group` make the same call;
+    the main one writes.
     `objective_state` are tensors that each step changes in place, saved and loaded with the weights.
     `checkpoint` is a number of steps, after each of which but the last the main process calls the function with the steps so far.
     Metrics are read from the device every `log_every` steps (None: 10 on CUDA, 1 on a CPU); a NaN ends the training
@@ -149,16 +151,16 @@ def train(
     if process_group.size > 1:
         facts = {"numbers to train": sum(map(Tensor.numel, trained)), "the sum of frozen weights": _sum_frozen_bytes(model)}
         process_group.check_same({"steps": schedule.steps, "steps done": state.step, "examples": task.size} | facts)
-        engine: Engine = DataParallel(task.compute_loss, trained, process_group)
+        run: Callable[..., tuple[StepMetrics, int]] = DataParallel(task.compute_loss, trained, process_group).run_batch
         log.info("%d processes share each batch: %s", process_group.size, "; ".join(process_group.names))
     else:
-        engine = Engine(task.compute_loss)
+        run = partial(run_batch, task.compute_loss)
     if state.step:
         log.info("continuing after step %d of %d", state.step, schedule.steps)
     model.train()
-    with trackers.track(tracking if process_group.is_main else None, state.step) as log_step:
+    with track(state.step) as log_step:
         parts = process_group, torch.device(device), checkpoint, objective_state
-        trainer = _Trainer(task, engine, schedule, optimiser, log_step, evaluator, *parts)
+        trainer = _Trainer(task, run, schedule, optimiser, log_step, evaluator, *parts)
         done = _train_steps(trainer, state, folder, log_every or (LOG_EVERY if trainer.device.type == "cuda" else 1))
     model.eval()
     if not bool(torch.stack([parameter.isfinite().all() for parameter in model.parameters() if parameter.requires_grad]).all()):
@@ -223,10 +225,10 @@ class _Trainer:
     """The parts of a training, and the steps whose metrics are not yet read from the device."""
 
     task: TrainingTask
-    engine: Engine
+    run_batch: Callable[..., tuple[StepMetrics, int]]
     schedule: Schedule
     optimiser: torch.optim.Optimizer
-    log_step: Callable[[Mapping[str, float]], None]
+    log_step: trackers.LogStep
     evaluator: Evaluator | None
     process_group: ProcessGroup
     device: torch.device
@@ -249,7 +251,7 @@ class _Trainer:
         batch_metrics, tokens = [], 0
         for batch in range(step * count, (step + 1) * count):
             torch.manual_seed(self.schedule.seed * 1_000_003 + batch + self.process_group.rank * RANK_SEED_STRIDE)
-            metrics, read = self.engine.run_batch(batch, batches=count, is_last=(batch + 1) % count == 0)
+            metrics, read = self.run_batch(batch, batches=count, is_last=(batch + 1) % count == 0)
             batch_metrics.append(metrics)
             tokens += read
         metrics = batch_metrics[0] if count == 1 else {name: sum(one[name] for one in batch_metrics) / count for name in batch_metrics[0]}

@@ -76,9 +76,9 @@ def test_an_architecture_learns_in_half_precision_and_with_dropout(arch, learn, 
 
 
 @pytest.mark.parametrize("arch, objective", [
-    (CAME, "competitive:rank_scope=batch,ties=optimistic,flops_in_competition=true,flops_query=1e-3,flops_document=1e-3,flops_ramp=3"),
+    (CAME, "competitive:rank_scope=batch,ties=optimistic,flops_query=1e-3,flops_document=1e-3,flops_ramp=3"),
     (f"{CAME},routing=token", "competitive:standardised=0,normalise_standardised=true,ties=pessimistic,entropy_sign=as-printed"),
-    (CAME, "competitive:standardised=0,shares=loss,permuted=true,final_temperature=0.1"),
+    (CAME, "competitive:standardised=0,shares=loss,permuted=true"),
     ("splade", "bce"),
     ("mote", "kl:temperature=2,contrastive=0.5"),
     (CAME, "margin-mse"),

@@ -100,7 +100,7 @@ def test_queries_of_such_spans_are_paired_with_them_in_a_pre_training_on_the_doc
             queries.setdefault(owner, []).append(span.text)
         path = tmp_path / f"{name}.jsonl"
         path.write_text("".join(generated_queries.format_line(owner, each) + "\n" for owner, each in queries.items()), encoding="utf-8")
-        query_cache = span_cache.build_query_cache(tmp_path / "cache", cache, [path], None, reader, digests={"queries": [name]})
+        query_cache = span_cache.build_query_cache(tmp_path / "cache", cache, [path], reader, digests=[name])
         sampler = SpanSampler(cache, query_cache, template, BatchRequirements("query", 0.3), size=1, steps=1, seed=3)
         batches = [sampler.batch_at(step) for step in range(sampler.steps_per_epoch)]
         assert len(batches) == len(spans) == len(cache)

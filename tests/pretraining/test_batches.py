@@ -38,9 +38,7 @@ def questions(cache, reader) -> span_cache.QueryCache:
     """Two queries for each of five documents."""
     folder = cache.folder.parent
     queries_by_document = [(f"d{row}", ["the owl hunts the bat", f"a {LAST[row]}"]) for row in range(5)]
-    return span_cache.build_query_cache(
-        folder, cache, [write_queries(folder / "q.jsonl", queries_by_document)], None, reader, digests={"queries": ["q"]}
-    )
+    return span_cache.build_query_cache(folder, cache, [write_queries(folder / "q.jsonl", queries_by_document)], reader, digests=["q"])
 
 
 def make_template(reader, length=8, **before):

@@ -117,12 +117,3 @@ def test_losses_are_taken_of_sums_of_experts(objective):
     assert output.loss.item() == pytest.approx(expected, rel=1e-4) and output.metrics["loss.hybrid"] == pytest.approx(expected, rel=1e-4)
     assert not {"loss.global", "loss.lexical", "share.global"} & output.metrics.keys()
     assert objective is objectives.contrastive or output.metrics["share.hybrid"] == 1.0
-
-
-def test_flops_counts_in_the_competition_of_a_sum_that_has_a_sparse_expert():
-    toy_batch = batch(sums={"hybrid": ("global", "lexical"), "dense": ("global",)})
-    options = {"standardised": 0.0, "regularizers": RegularizerWeights(flops_query=0.7, flops_document=0.7)}
-    outside, inside = (objectives.competitive(toy_batch, flops_in_competition=word, **options) for word in (False, True))
-    free = objectives.competitive(toy_batch, standardised=0.0, **NO_FLOPS).loss.item()
-    share = float(outside.metrics["share.hybrid"])
-    assert inside.loss.item() - free == pytest.approx(share * (outside.loss.item() - free), rel=1e-3)

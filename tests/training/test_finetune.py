@@ -134,8 +134,12 @@ def test_a_development_set_chooses_the_weights_and_the_manifest_says_so(finetune
 @pytest.mark.parametrize(
     "objective, options, message",
     [
-        ("lce", (), "--objective lce compares a query's own negatives, which judgements lack; name a measure, such as nDCG@10"),
-        ("kl:temperature=2", (), "--objective kl:temperature=2 learns from teacher scores, which judgements lack"),
+        (
+            "lce",
+            (),
+            "--objective lce needs teacher scores or a query's own negatives, which judgements lack; name a measure, such as nDCG@10",
+        ),
+        ("kl:temperature=2", (), "--objective kl:temperature=2 needs teacher scores or a query's own negatives"),
         ("contrastive", ("--batch-size", 1), "the queries of a batch are each other's negatives, and --batch-size is 1"),
         ("competitive:permuted=true", None, "a batch of one query has no other's shares; expected --batch-size 2 or more"),
     ],

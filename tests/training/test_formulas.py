@@ -104,15 +104,6 @@ def test_shares_are_constants_and_need_a_temperature():
         competition.expert_shares(ranks, 0)
 
 
-def test_a_temperature_moves_by_equal_factors_over_the_competitive_steps():
-    values = [competition.temperature_at(step, 2, 7, 2.0, 0.5) for step in range(7)]
-    assert values == pytest.approx([2, 2, 2, 2**0.5, 1, 0.5**0.5, 0.5])
-    assert competition.temperature_at(9, 9, 10, 2.0, 0.5) == 2.0, "a single competitive step"
-    assert [competition.temperature_at(step, 2, 7, 2.0, None) for step in (0, 6)] == [2.0, 2.0]
-    with pytest.raises(UsageError, match="temperature=2,final_temperature=0: expected more than 0"):
-        competition.temperature_at(0, 0, 1, 2.0, 0)
-
-
 @pytest.mark.parametrize("queries", [1, 2, 3, 8])
 def test_permuted_shares_are_the_same_shares_and_no_querys_own(queries):
     shares = torch.arange(3.0 * queries).view(3, queries)

@@ -8,7 +8,7 @@ from moeir.errors import DataError
 from moeir.records.examples import Example
 from moeir.records.texts import Text
 from moeir.training.sampling import MultiDatasetSampler, check_training_examples, make_sampler
-from moeir.training.text_stream import RowIndex, collect_texts
+from moeir.training.text_stream import RowIndex, TextStream
 
 
 def make_examples(name, count, **options):
@@ -122,7 +122,7 @@ ONE, TWO = [Example("q", ("d",), ("e",))], [Example("q", ("d",), ())]
 
 def test_sets_can_share_a_collection(tmp_path):
     corpus, queries = write_tsv(tmp_path / "1.tsv", d="owl", e="cat"), write_tsv(tmp_path / "q.tsv", q="who?")
-    first, second = texts_by_dataset(collect_texts([ONE, TWO], ["1", "2"], queries=[queries], corpora=[corpus]))
+    first, second = texts_by_dataset(TextStream([ONE, TWO], ["1", "2"], queries=[queries], corpora=[corpus]))
     assert (first.documents, second.documents, second.queries) == ({"d": "owl", "e": "cat"}, {"d": "owl"}, {"q": "who?"})
 
 
@@ -131,16 +131,16 @@ def test_one_set_can_have_its_collection_in_parts(tmp_path):
         [write_tsv(tmp_path / "1.tsv", d="owl"), write_tsv(tmp_path / "2.tsv", e="cat")],
         write_tsv(tmp_path / "q.tsv", q="who?"),
     )
-    assert texts_by_dataset(collect_texts([ONE], ["1"], queries=[queries], corpora=parts))[0].documents == {"d": "owl", "e": "cat"}
+    assert texts_by_dataset(TextStream([ONE], ["1"], queries=[queries], corpora=parts))[0].documents == {"d": "owl", "e": "cat"}
     write_tsv(parts[1], d="bee")
     with pytest.raises(DataError, match=r"2\.tsv: 'd' has another text in an earlier file"):
-        collect_texts([ONE], ["1"], queries=[queries], corpora=parts)
+        TextStream([ONE], ["1"], queries=[queries], corpora=parts)
 
 
 def test_texts_that_examples_bring_need_no_collection():
     inline = Example("q", ("d",), (), (), Text("q", "who?"), (Text("d", "owl"),))
-    texts = texts_by_dataset(collect_texts([[inline]], ["1"], queries=[], corpora=[]))[0]
+    texts = texts_by_dataset(TextStream([[inline]], ["1"], queries=[], corpora=[]))[0]
     assert (texts.queries, texts.documents) == ({"q": "who?"}, {"d": "owl"})
     other = Example("r", ("d",), (), (), Text("r", "what?"), (Text("d", "bee"),))
     with pytest.raises(DataError, match=r"one\.jsonl: passage 'd' has two texts"):
-        collect_texts([[inline, other]], ["one.jsonl"], queries=[], corpora=[])
+        TextStream([[inline, other]], ["one.jsonl"], queries=[], corpora=[])

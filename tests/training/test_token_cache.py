@@ -6,7 +6,6 @@ import os
 import shutil
 import threading
 import tracemalloc
-from contextlib import nullcontext
 from itertools import pairwise
 
 import numpy as np
@@ -15,12 +14,12 @@ import pytest
 from moeir.architectures.checkpoint import RetrievalModel
 from moeir.architectures.initialize import build_checkpoint
 from moeir.backbones import token_files
-from moeir.errors import ArtifactError, DataError
+from moeir.errors import DataError
 from moeir.records.examples import Example
 from moeir.records.texts import Text
 from moeir.training import token_cache as learned
 from moeir.training.sampling import BatchIds, MultiDatasetSampler, make_sampler
-from moeir.training.text_stream import collect_texts, without_texts
+from moeir.training.text_stream import TextStream, without_texts
 from tests.kill_points import kill_at, kill_points
 from tests.training.toy_examples import animal_text, assert_same_tokens, make_examples, single_part, write_collection
 
@@ -64,7 +63,7 @@ def needed(tmp_path):
 
     def made(count=12):
         query_file, document_file = write_collection(tmp_path, "queries", count)[0], write_collection(tmp_path, "documents", count + 2)[0]
-        return collect_texts([make_examples(count)], ["train.jsonl"], queries=[query_file], corpora=[document_file])
+        return TextStream([make_examples(count)], ["train.jsonl"], queries=[query_file], corpora=[document_file])
 
     return made
 
@@ -77,7 +76,7 @@ def file_bytes(folder):
 def test_a_worked_example(tmp_path, tiny_model):
     checkpoint = build_checkpoint(tiny_model, "colbert:dim=8,markers=true,augmentation=true", {"query_length": 6, "document_length": 6})
     inline = Example("q", ("d",), ("e",), (), Text("q", "owl"), (Text("d", "bat hunts bee fox cat"), Text("e", "hen")))
-    dataset = learned.build_token_cache(tmp_path, collect_texts([[inline]], ["x"], queries=[], corpora=[]), checkpoint)
+    dataset = learned.build_token_cache(tmp_path, TextStream([[inline]], ["x"], queries=[], corpora=[]), checkpoint)
     words = [" ".join(map(checkpoint.tokenizer.id_to_token, dataset.cache.ids[begin:end])) for begin, end in pairwise(dataset.cache.starts)]
     assert words == [
         "[CLS] [unused0] owl [SEP] [MASK] [MASK]",
@@ -90,24 +89,6 @@ def test_a_worked_example(tmp_path, tiny_model):
     assert documents.lengths == (4, 4, 6, 6) and documents.order.tolist() == [0, 2, 1, 3] and documents.no_attend_mask is None
 
 
-@pytest.mark.parametrize(
-    ("name", "numbers", "words"),
-    [
-        ("ids", np.zeros(3, np.float64), r"uint16 or uint32 \[any\], found float64 \[3\]"),
-        ("silent", np.zeros(3, np.int32), r"int64 \[4\] by silent.npy and ids.npy, found int64 \[3\]"),
-        ("starts", np.array([0, 4, 3]), "ascending offsets from 0 to 3 by silent.npy and ids.npy, found a smaller"),
-    ],
-)
-def test_arrays_that_disagree_are_refused(tmp_path, name, numbers, words):
-    arrays = {"ids": np.zeros(3, np.uint16), "starts": np.array([0, 1, 3]), "silent": np.zeros(2, np.int32)}
-    for each, array in arrays.items():
-        np.save(tmp_path / f"{each}.npy", array)
-    assert len(learned.TokenCache.open(tmp_path)) == 2
-    np.save(tmp_path / f"{name}.npy", numbers)
-    with pytest.raises(ArtifactError, match=rf"\.npy: damaged: expected {words}.*; delete {tmp_path}"):
-        learned.TokenCache.open(tmp_path)
-
-
 @pytest.mark.parametrize("name", CHECKPOINTS)
 def test_batches_are_what_the_checkpoint_reads(name, tmp_path, tiny_model_with_head):
     spec, rules = CHECKPOINTS[name]
@@ -117,7 +98,7 @@ def test_batches_are_what_the_checkpoint_reads(name, tmp_path, tiny_model_with_h
         write_collection(tmp_path, "documents", 17, shift=5),
     )
     dataset = learned.build_token_cache(
-        tmp_path / "cache", collect_texts([make_examples(15)], ["x"], queries=[query_file], corpora=[corpus]), checkpoint
+        tmp_path / "cache", TextStream([make_examples(15)], ["x"], queries=[query_file], corpora=[corpus]), checkpoint
     )
     sampler = make_sampler(make_examples(15), batch_size=4, negatives=3, seed=1, source="x")
     for step in range(8):
@@ -142,7 +123,7 @@ def test_equal_ids_of_two_sets_are_texts_of_their_own(tmp_path, reader):
     ]
     sets = [make_examples(8), inline_examples]
     samplers = tuple(make_sampler(without_texts(part), batch_size=2, negatives=3, seed=1, source="x") for part in sets)
-    needed = collect_texts(sets, ["1", "2"], queries=[query_file, write_collection(tmp_path, "x-queries", 1)[0]], corpora=[corpus, other])
+    needed = TextStream(sets, ["1", "2"], queries=[query_file, write_collection(tmp_path, "x-queries", 1)[0]], corpora=[corpus, other])
     dataset = learned.build_token_cache(tmp_path / "cache", needed, reader)
     expected = [(queries, documents), ({name: "what " + text for name, text in queries.items()}, own | others)]
     multi_sampler = MultiDatasetSampler(samplers, (1.0, 0.5), 1)
@@ -159,7 +140,7 @@ def test_the_first_documents_are_those_of_the_first_set_and_a_collection_correct
     monkeypatch.setattr("moeir.training.text_stream.HEAD_FIT_DOCUMENTS", 3)
     inline = Example("q", ("d5",), ("d1",), (), Text("q", "?"), (Text("d5", "mine"), Text("d1", "mine too")))
     corpus, documents = write_collection(tmp_path, "documents", 9)
-    needed = collect_texts([[inline, *make_examples(5)]], ["x"], queries=[write_collection(tmp_path, "queries", 5)[0]], corpora=[corpus])
+    needed = TextStream([[inline, *make_examples(5)]], ["x"], queries=[write_collection(tmp_path, "queries", 5)[0]], corpora=[corpus])
     assert needed.first_documents == [documents["d5"], documents["d1"], documents["d0"]]
 
 
@@ -169,10 +150,10 @@ def test_texts_of_a_pipe_are_walked_again_once_it_is_gone(tmp_path):
     writer = threading.Thread(target=lambda: pipe.write_text(file.read_text()), daemon=True)
     writer.start()
     queries = write_collection(tmp_path, "queries", 4)[0]
-    stream = collect_texts([make_examples(4)], ["x"], queries=[queries], corpora=[pipe])
+    stream = TextStream([make_examples(4)], ["x"], queries=[queries], corpora=[pipe])
     writer.join(60)
     pipe.unlink()
-    expected = collect_texts([make_examples(4)], ["x"], queries=[queries], corpora=[file])
+    expected = TextStream([make_examples(4)], ["x"], queries=[queries], corpora=[file])
     assert list(stream.stream()) == list(expected.stream()) and stream.digest == expected.digest
 
 
@@ -216,29 +197,6 @@ def test_a_killed_making_is_never_read_half(tmp_path, reader, needed, monkeypatc
     assert moment > 20
 
 
-def test_an_interrupted_making_goes_on_with_the_texts_that_were_not_read(tmp_path, reader, needed, monkeypatch):
-    monkeypatch.setattr(token_files, "MAX_CHUNK_TEXTS", 3)
-    learned.build_token_cache(tmp_path / "whole", needed(), reader)
-    read, token_ids = [], RetrievalModel.token_ids
-
-    def stop_at_the_fourth_chunk(self, texts, side, prompt):
-        if len(read) == 9:
-            raise KeyboardInterrupt
-        read.extend(texts)
-        return token_ids(self, texts, side, prompt)
-
-    def note(self, texts, side, prompt):
-        read.extend(texts)
-        return token_ids(self, texts, side, prompt)
-
-    for action in (stop_at_the_fourth_chunk, note):
-        monkeypatch.setattr(RetrievalModel, "token_ids", action)
-        with pytest.raises(KeyboardInterrupt) if action is stop_at_the_fourth_chunk else nullcontext():
-            learned.build_token_cache(tmp_path / "cache", needed(), reader)
-    assert read == [text.content for text in needed().stream()], "each text once"
-    assert file_bytes(tmp_path / "cache") == file_bytes(tmp_path / "whole")
-
-
 def test_texts_that_change_on_the_way_are_refused_and_what_was_read_of_them_is_forgotten(tmp_path, reader, needed, monkeypatch):
     monkeypatch.setattr(token_files, "MAX_CHUNK_TEXTS", 3)
     learned.build_token_cache(tmp_path / "whole", needed(), reader)
@@ -265,7 +223,7 @@ def test_texts_go_once_their_tokens_are_there(tmp_path, reader, monkeypatch):
         gc.collect()
         tracemalloc.start()
         dataset = learned.build_token_cache(
-            tmp_path / str(len(peaks)), collect_texts([make_examples(count)], ["x"], queries=[query_file], corpora=[corpus]), reader
+            tmp_path / str(len(peaks)), TextStream([make_examples(count)], ["x"], queries=[query_file], corpora=[corpus]), reader
         )
         peaks.append(tracemalloc.get_traced_memory()[1])
         gc.collect()

@@ -9,7 +9,6 @@ from importlib.machinery import ModuleSpec
 import pytest
 
 from moeir.analysis import training_monitor
-from moeir.errors import UsageError
 from moeir.training import trackers
 from tests.conftest import run_in_process
 from tests.training.toy_examples import interrupt_before_step
@@ -139,8 +138,6 @@ def test_what_cannot_be_tracked_is_refused_in_a_line_before_any_work(sources, wa
         assert (result.code, result.stderr) == (2, message)
 
 
-def test_names_come_one_by_one_or_with_commas(wandb):
-    assert trackers.parse_trackers(()) == ()
-    assert trackers.parse_trackers(("wandb", "wandb")) == trackers.parse_trackers(("wandb, wandb",)) == ("wandb",)
-    with pytest.raises(UsageError, match="--track all: expected tensorboard or wandb"):
-        trackers.parse_trackers(("all",))
+def test_an_unknown_tracker_is_refused(sources, tmp_path):
+    result = run_in_process(*sources, "--track", "all", "--output", tmp_path / "out")
+    assert result.code == 2 and "--track all: expected tensorboard or wandb" in result.stderr

@@ -94,7 +94,7 @@ def test_a_killed_training_goes_on_to_the_same_bytes(at, log_every, learning, un
 @pytest.mark.parametrize(
     "options",
     [
-        {"objective": partial(COMPETITIVE, shares="loss", permuted=True, final_temperature=0.1)},
+        {"objective": partial(COMPETITIVE, shares="loss", permuted=True)},
         {"dtype": torch.bfloat16},
         *(
             {"spec": spec, "weight_decay": 0.1}

@@ -32,7 +32,7 @@ ARCHITECTURES = {
     "dense:pooling=last,normalise=true": "qwen3",
     "dense:encoders=separate": "qwen3",
     "dense:pooling=mean,adapters=2": "t5",
-    "splade:pooling=sum": "gte",
+    "splade": "gte",
     f"{CAME},routing=token": "eurobert",
     "colbert:dim=8": "embedding_gemma2_text",
     "coil:cls_dim=8,dim=4": "mistral",

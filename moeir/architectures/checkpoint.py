@@ -140,8 +140,7 @@ class RetrievalModel:
             reserved = length - self.pair_tokenizer.query_budget
             others = reserved if side == "query" else special + query_tokens // max(1, queries["texts"])  # and a query of the mean length
         else:
-            ids = self.tokenizer.encode(self.input_config.add_prefix(texts, side, prompt))
-            sizes = list(map(len, ids))
+            ids, sizes = self.tokenizer.encode_first(self.input_config.add_prefix(texts, side, prompt), length)
             others = int(self.architecture.markers)
         self.truncation[side].update(count_truncation(sizes, length - others))
         return (ids, None) if pairs else self.architecture.truncate_and_mark(ids, side, length)

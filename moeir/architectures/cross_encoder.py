@@ -121,17 +121,19 @@ class PairTokenizer:
     def token_ids(self, texts: Sequence[str], side: str, *, untruncated: bool = False) -> tuple[list[list[int]], list[int]]:
         """Tokens without special ones, and how many each text has; a document is a `Text.joined_fields`.
 
-        Truncated to fit into a pair unless `untruncated`."""
+        Truncated to fit into a pair unless `untruncated`; the number of tokens of a long text is then an estimate."""
         if side == "query":
             budget: int | None = self.query_budget
             prefixed = self.input_config.add_prefix(texts, "query")
-            ids, sizes = self._encode(prefixed) if self.context is None else self._encode_in_context(prefixed, *self.context)
+            ids, sizes = self._encode(prefixed, budget) if self.context is None else self._encode_in_context(prefixed, *self.context)
         else:
             budget = None if untruncated else self.input_config.document_length - self.template.special_token_count
-            ids, sizes = self._document_ids(texts)
+            ids, sizes = self._document_ids(texts, budget)
         return [text[:budget] for text in ids], sizes
 
-    def _encode(self, texts: Sequence[str]) -> tuple[list[list[int]], list[int]]:
+    def _encode(self, texts: Sequence[str], budget: int | None) -> tuple[list[list[int]], list[int]]:
+        if budget is not None:
+            return self.tokenizer.encode_first(texts, budget, special=False)
         ids = self.tokenizer.encode(texts, special=False)
         return ids, list(map(len, ids))
 
@@ -147,7 +149,7 @@ class PairTokenizer:
                     [ids[row]] = self.tokenizer.encode([before + text[:begin].rstrip() + after], special=False)
         return ids, sizes
 
-    def _document_ids(self, texts: Sequence[str]) -> tuple[list[list[int]], list[int]]:
+    def _document_ids(self, texts: Sequence[str], budget: int | None) -> tuple[list[list[int]], list[int]]:
         fields = [text.split(FIELD_SEPARATOR) if FIELD_SEPARATOR in text else ["", "", text] for text in texts]
         selected = [[parts[index] for index in self.field_indices if parts[index]] for parts in fields]
         if not self.separate:
@@ -155,14 +157,17 @@ class PairTokenizer:
         prefixed = [[*self.input_config.add_prefix(parts[:1], "document"), *parts[1:]] for parts in selected]
         if self.context is not None:
             prefixed = [[self.context[2] + parts[0].strip()] for parts in prefixed]
-        bodies = iter(self.tokenizer.encode([part for parts in prefixed for part in parts], special=False))
-        documents = []
+        bodies = zip(*self._encode([part for parts in prefixed for part in parts], budget), strict=True)
+        documents, sizes = [], []
         for parts in selected:
             ids: list[int] = []
+            sizes.append(max(0, len(parts) - 1))
             for number in range(len(parts)):
-                ids += [self.tokenizer.special_tokens.separator] * (number > 0) + next(bodies)
+                part_ids, size = next(bodies)
+                ids += [self.tokenizer.special_tokens.separator] * (number > 0) + part_ids
+                sizes[-1] += size
             documents.append(ids)
-        return documents, list(map(len, documents))
+        return documents, sizes
 
     def make_pairs(self, queries: RaggedIds, documents: RaggedIds, query: Numbers, document: Numbers) -> PackedPairs:
         """Pairs of rows `query` and `document` [n]: each document contributes as many first tokens as fit (FirstP)."""

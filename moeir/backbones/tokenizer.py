@@ -29,6 +29,8 @@ TEMPLATE_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_toke
 MASK_TOKENS, UNKNOWN_TOKENS = ("[MASK]", "<mask>"), ("[UNK]", "<unk>")
 MARKERS = {"query": ("[Q] ", "[unused0]"), "document": ("[D] ", "[unused1]")}  # of PyLate, and of ColBERT
 WORDPIECE_PREFIX, BYTE_LEVEL_SPACE = "##", "Ġ"
+PREFIX_CHARACTERS = 2048  # of a long text, and PREFIX_CHARACTERS_PER_TOKEN more for each token that is read
+PREFIX_CHARACTERS_PER_TOKEN = 32
 APPLIED_SETTINGS = {  # of tokenizer_config.json, which transformers puts over those of tokenizer.json: the part and its attribute
     "do_lower_case": (normalizers.BertNormalizer, "lowercase"),
     "strip_accents": (normalizers.BertNormalizer, "strip_accents"),
@@ -123,6 +125,23 @@ class TextTokenizer:
         ids = [number] if (number := self._find_token([word])) is not None else self.encode([word], special=False)[0]
         return ids[0] if len(ids) == 1 else None
 
+    def encode_first(self, texts: Sequence[str], max_tokens: int, *, special: bool = True) -> tuple[list[list[int]], list[int]]:
+        """Token ids of each text whose first `max_tokens`, or all if there are fewer, are those of `encode`, and the number of its tokens.
+
+        Of a long text only a prefix is encoded, of more than twice as many tokens, since a tokenizer looks a few words ahead: more than
+        `max_tokens` of its ids are returned, and its number of tokens is an estimate.
+        """
+        size = PREFIX_CHARACTERS + PREFIX_CHARACTERS_PER_TOKEN * max_tokens
+        all_ids = self.encode([_cut_at_space(text, size) if len(text) > 2 * size else text for text in texts], special=special)
+        sizes = [len(ids) for ids in all_ids]
+        for row, text in enumerate(texts):
+            prefix = size if len(text) > 2 * size else len(text)
+            while len(all_ids[row]) <= 2 * max_tokens and prefix < len(text):  # a word or white space longer than the prefix
+                prefix *= 4
+                [all_ids[row]] = self.encode([_cut_at_space(text, prefix)], special=special)
+            sizes[row] = max(len(all_ids[row]), round(len(all_ids[row]) * len(text) / max(1, min(prefix, len(text)))))
+        return all_ids, sizes
+
     def pair_template(self) -> PairTemplate:
         """The special tokens around the two texts of a pair."""
         encoding = self._tokenizer.encode("a", "a")
@@ -202,6 +221,12 @@ class TextTokenizer:
             (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         if not (folder / "tokenizer.json").exists():
             self._tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def _cut_at_space(text: str, size: int) -> str:
+    """The words that end within the first `size` characters; half a word if it is longer than half of them, as without spaces."""
+    words = text[:size].rsplit(maxsplit=1) if size < len(text) else []
+    return words[0] if len(words) == 2 and 2 * len(words[0]) >= size else text[:size]
 
 
 def load_tokenizer(folder: Path) -> tuple[Tokenizer, dict[str, int]]:

@@ -268,7 +268,8 @@ def check_sizes(folder: Path, config: EncoderConfig, weights: Mapping[str, Tenso
     """ArtifactError if config.json has other sizes than the weights beside it: nothing of these sizes is allocated before."""
     if config.layers > len(weights):
         raise ArtifactError(f"{folder}/config.json: num_hidden_layers is {config.layers}, and there are only {len(weights)} weights")
-    check_shapes(folder, config.build_meta_weights(), weights)
+    with torch.device("meta"):
+        check_shapes(folder, Encoder(config).state_dict(), weights)
 
 
 def check_shapes(folder: Path, expected: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:

@@ -191,7 +191,7 @@ def score_sample(product: Path, kind: str, file: Path, model: Path | None) -> di
         searcher = open_index(product, model=model, dtype="float32", verified=True)
         lists, _ = searcher.search_runs(names, contents, SEARCH_DEPTH, list(searcher.engines), searcher.default_fusion)
         return {name: lists[name] for name in searcher.engines}
-    precision, checkpoint = select_dtype("float32", device), open_checkpoint(product, device)
+    precision, checkpoint = select_dtype("float32", device, inference=True), open_checkpoint(product, device)
     if checkpoint.architecture.reads_pairs:
         pairs = runs.Run.from_hits({name: dict.fromkeys((name, other), 1.0) for name, other in zip(names, [*names[1:], names[0]])})
         pairs_to_score, pair_texts = candidates.Candidates.from_run(pairs, 2), candidates.CandidateTexts.from_run(pairs, file, file)

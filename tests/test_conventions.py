@@ -103,6 +103,8 @@ def find_late_imports(file: Path) -> list[str]:
 def test_imports_stand_at_the_top_but_for_stages_and_the_gates():
     gates = {"moeir/records/remote_rows.py", "moeir/records/lines.py"}  # hf:, compressed files
     gates |= {"moeir/backbones/families/weights_io.py", "moeir/kernels/attention.py"}  # the hub, CUDA
+    numba = ("kernels/int8_linear.py",)  # it takes a third of a second
+    gates |= {f"moeir/{file}" for file in numba}
     searching = ("indexes/exact_sum.py", "indexes/postings.py", "indexes/segments.py", "retrieval/latency.py", "retrieval/searcher.py")
     gates |= {f"moeir/{file}" for file in searching}  # BM25 needs neither torch nor, for little work, numba
     gates |= {"moeir/representations/multivector.py"}  # scipy's clustering takes half a second, which only pooling needs

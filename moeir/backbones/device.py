@@ -9,9 +9,11 @@ import os
 import torch
 
 from moeir.errors import UsageError
+from moeir.kernels.int8_linear import inference_dtype, supports_int8
 from moeir.kernels.precision import BFLOAT16_CAPABILITY, has_native_bfloat16
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+INFERENCE_DTYPES = DTYPES | {"int8": torch.int8}
 log = logging.getLogger(__name__)
 
 
@@ -45,11 +47,18 @@ def select_device(name: str) -> str:
     return device
 
 
-def select_dtype(name: str, device: str) -> torch.dtype:
-    """The dtype for a --dtype value; `auto` depends on the device. Logs the choice. UsageError for bfloat16 on a CUDA device without it."""
-    if name not in ("auto", *DTYPES):
-        raise UsageError(f"--dtype {name}: expected {', '.join(('auto', *DTYPES))}")
+def select_dtype(name: str, device: str, *, inference: bool = False) -> torch.dtype:
+    """The dtype for a --dtype value; `auto` depends on the device. Logs the choice. `int8` is for `inference` on a CPU.
+
+    UsageError for bfloat16 on a CUDA device without it, and for int8 on CUDA or a processor without 8-bit products.
+    """
+    known = INFERENCE_DTYPES if inference else DTYPES
+    if name not in ("auto", *known):
+        raise UsageError(f"--dtype {name}: expected {', '.join(('auto', *known))}")
     on_cuda, native = device.startswith("cuda"), has_native_bfloat16(device)
+    if name == "int8" and (on_cuda or not supports_int8()):
+        reason = "are computed on a CPU only" if on_cuda else "have no instructions on this processor (VNNI)"
+        raise UsageError(f"--dtype int8: exact products of 8-bit integers {reason}; use --dtype auto")
     device_name = _describe_device(device) if on_cuda else "this processor"
     if name == "bfloat16" and on_cuda and not native:
         least = f"compute capability {'.'.join(map(str, BFLOAT16_CAPABILITY))}"
@@ -59,7 +68,7 @@ def select_dtype(name: str, device: str) -> torch.dtype:
         log.info("dtype: %s; %s %s", name, device_name, f"multiplies bfloat16 {'faster' if native else 'no faster than float32'}")
     elif on_cuda:
         log.info("dtype: %s; --dtype %s", name, name)
-    return DTYPES[name]
+    return known[name]
 
 
 def _describe_device(device: str) -> str:
@@ -69,7 +78,8 @@ def _describe_device(device: str) -> str:
 
 
 def autocast(dtype: torch.dtype, device: str) -> torch.autocast:
-    """Autocast for half precision; disabled for float32."""
+    """Autocast for half precision; disabled for float32. What int8 does not reach is computed in `inference_dtype`."""
+    dtype = inference_dtype() if dtype == torch.int8 else dtype
     return torch.autocast(torch.device(device).type, dtype=dtype, enabled=dtype != torch.float32)
 
 

@@ -15,6 +15,7 @@ from moeir.backbones.families.name_map import NameMap
 from moeir.backbones.layers import Layer, init_weights, pack_layers
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.kernels.fused_cross_entropy import reduce_logits
+from moeir.kernels.int8_linear import Int8Words
 
 
 class Embeddings(nn.Module):
@@ -81,7 +82,7 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(Layer(config, number) for number in range(config.layers))
         self.vocabulary_head = VocabularyHead(config) if vocabulary_head else None
         self.pooler: nn.Linear | None = None
-        self.product_words: Tensor | None = None  # of the form for inference: the word embeddings as factors of products
+        self.product_words: Tensor | Int8Words | None = None  # of the form for inference: the word embeddings as factors of products
         init_weights(self, config.initializer_range)
 
     def forward(self, tokens: PackedTokens) -> Tensor:
@@ -122,7 +123,8 @@ def pack_encoders(model: nn.Module, dtype: torch.dtype) -> None:
     pack_layers(model, dtype)
     for module in model.modules():
         if isinstance(module, Encoder) and module.vocabulary_head is not None:
-            module.product_words = module.vocabulary_words.detach().to(dtype)
+            words = module.vocabulary_words.detach()
+            module.product_words = Int8Words(words) if dtype == torch.int8 else words.to(dtype)
 
 
 def run_layers(layers: nn.ModuleList, states: Tensor, tokens: PackedTokens) -> Tensor:

@@ -243,7 +243,8 @@ def _make_feedforward(config: EncoderConfig, number: int) -> nn.Module:
 
 
 def pack_layers(model: nn.Module, dtype: torch.dtype) -> None:
-    """Replace the linear maps of all layers by packed ones, for inference on a CPU; states are in `dtype` from the first of them on.
+    """Replace the linear maps of all layers by packed ones, for inference on a CPU; states are in `dtype` from the first of them on (for
+    int8 in `inference_dtype`).
 
     Query, key and value become one product, an activation part of the product before it, a residual part of the product before it.
     """
@@ -261,9 +262,9 @@ def pack_layers(model: nn.Module, dtype: torch.dtype) -> None:
         elif kind is RotaryAttention:
             module.joint, module.output = (_pack_map(part, dtype) for part in (module.joint, module.output))
         elif kind in (FeedForward, GatedFeedForward, TopKFeedForward):
-            is_plain = kind is TopKFeedForward or (kind is FeedForward and is_plain_linear(module.up))
-            can_fuse = is_plain and module.activation_name in fused_activations(next(module.parameters()).device)
-            fused = module.activation_name if can_fuse else None
+            activations = fused_activations(dtype, next(module.parameters()).device)
+            can_fuse = module.activation_name in activations and (kind is TopKFeedForward or is_plain_linear(module.up))
+            fused = module.activation_name if can_fuse and kind is not GatedFeedForward else None
             if kind is TopKFeedForward:
                 maps = zip(*module.split_maps(), strict=True)
                 module.packed_maps = [(pack_linear(up, None, dtype, fused), pack_linear(down, None, dtype)) for up, down in maps]

@@ -5,6 +5,8 @@ from collections.abc import Collection
 import torch
 from torch import Tensor, nn
 
+from moeir.kernels.int8_linear import Int8Linear, supports_int8
+
 FUSED_ACTIVATIONS = {  # name in config.json → name and algorithm of oneDNN's operation after the product
     "gelu": ("gelu", "none"),
     "gelu_new": ("gelu", "tanh"),
@@ -49,18 +51,22 @@ def pack_linear(weight: Tensor, bias: Tensor | None, dtype: torch.dtype, activat
         weights = {"weight": weight, "bias": bias}
         linear.load_state_dict({name: part.detach().to(dtype) for name, part in weights.items() if part is not None}, assign=True)
         return linear.requires_grad_(False)
+    if dtype == torch.int8:
+        return Int8Linear(weight, bias, gelu=activation is not None)
     return PackedLinear(weight.to(dtype), bias, activation)
 
 
-def fused_activations(device: torch.device) -> Collection[str]:
-    """Activations that can be part of a packed product on a device."""
-    return () if device.type == "cuda" else FUSED_ACTIVATIONS
+def fused_activations(dtype: torch.dtype, device: torch.device) -> Collection[str]:
+    """Activations that can be part of a packed product of this dtype on a device."""
+    return () if device.type == "cuda" else ("gelu",) if dtype == torch.int8 else FUSED_ACTIVATIONS
 
 
 def supports_packing(dtype: torch.dtype, device: torch.device = CPU) -> bool:
     """Whether a device has packed products of a dtype."""
     if device.type == "cuda":
         return dtype in (torch.float16, torch.bfloat16)
+    if dtype == torch.int8:
+        return supports_int8()
     if not torch.backends.mkldnn.is_available():
         return False
     return dtype == torch.float32 or (dtype == torch.bfloat16 and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()))
@@ -68,7 +74,7 @@ def supports_packing(dtype: torch.dtype, device: torch.device = CPU) -> bool:
 
 def add_linear(linear: nn.Module, inputs: Tensor, residual: Tensor, dropout: nn.Module | None = None) -> Tensor:
     """residual + dropout(linear(inputs)); a packed map has no dropout."""
-    if isinstance(linear, PackedLinear):
+    if isinstance(linear, PackedLinear | Int8Linear):
         return linear.add_to_residual(inputs, residual)
     update = linear(inputs)
     return residual + (update if dropout is None else dropout(update))

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from moeir.kernels.attention import PackedLayout
 from moeir.kernels.gathered_products import gather_dot
+from moeir.kernels.int8_linear import Int8Words
 from moeir.kernels.precision import product_dtype
 from moeir.kernels.token_budget import split_by_tokens
 
@@ -59,9 +60,15 @@ def _padded_block(layout: PackedLayout, text: int, lengths: tuple[int, ...], fir
     return TextBlock(text, (longest,) * len(lengths), rows.flatten(), ignored_rows)
 
 
-def iterate_logit_tiles(block: TextBlock, states: Tensor, words: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Slices of the vocabulary with the logits [n, v] of a block's rows, all in one buffer; −∞ for ignored rows."""
+def iterate_logit_tiles(block: TextBlock, states: Tensor, words: Tensor | Int8Words) -> Iterator[tuple[slice, Tensor]]:
+    """Slices of the vocabulary with the logits [n, v] of a block's rows, valid until the next; −∞ for ignored rows."""
     rows = states.index_select(0, block.rows)
+    for terms, logits in words.iterate_logits(rows) if isinstance(words, Int8Words) else _iterate_logits(rows, words):
+        yield terms, logits if block.ignored_rows is None else logits.masked_fill_(block.ignored_rows[:, None], float("-inf"))
+
+
+def _iterate_logits(rows: Tensor, words: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Slices of the vocabulary with the logits [n, v] of rows [n, H]; all share one buffer."""
     count = max(1, min(len(words), BYTES_AT_ONCE[rows.device.type] // (rows.element_size() * len(rows))))
     count = -(-count // TERM_ALIGNMENT) * TERM_ALIGNMENT if rows.is_cuda else count
     buffer = rows.new_empty(len(rows) * count)
@@ -69,12 +76,12 @@ def iterate_logit_tiles(block: TextBlock, states: Tensor, words: Tensor) -> Iter
         terms = slice(first, min(first + count, len(words)))
         part = words[terms]
         width = count if rows.is_cuda else len(part)  # of a row in memory
-        logits = torch.mm(rows, part.T, out=buffer[: len(rows) * width].view(len(rows), width)[:, : len(part)])
-        yield terms, logits if block.ignored_rows is None else logits.masked_fill_(block.ignored_rows[:, None], float("-inf"))
+        logits = buffer[: len(rows) * width].view(len(rows), width)[:, : len(part)]
+        yield terms, torch.mm(rows, part.T, out=logits)
 
 
 @torch.no_grad()
-def find_max_positions(states: Tensor, layout: PackedLayout, embedding: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def find_max_positions(states: Tensor, layout: PackedLayout, embedding: Tensor | Int8Words, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Terms with a positive logit, or NaN, at some position of each text, and the position of their maximum.
 
     states [T, H], embedding [V, H], bias [V] -> texts, terms, positions, each [pairs], ordered by text, then term.
@@ -82,8 +89,9 @@ def find_max_positions(states: Tensor, layout: PackedLayout, embedding: Tensor, 
     per term, so that one sync returns how many are positive.
     """
     dtype = product_dtype(states)
-    rows, words = states.to(dtype), embedding.to(dtype)
+    rows, words = states.to(dtype), embedding.to(dtype) if isinstance(embedding, Tensor) else embedding
     if states.is_cuda:
+        assert isinstance(words, Tensor)
         return _max_positions_cuda(rows, layout, words, bias)
     matches = [torch.zeros(2, 0, dtype=torch.int64)]
     for block in iterate_blocks(layout):

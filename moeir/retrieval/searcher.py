@@ -315,7 +315,7 @@ def open_index(
         checkpoint = open_checkpoint(manifests.find_checkpoint(paths[0], recorded, None if model is None else Path(model)), target)
         if prompt is not None:
             checkpoint.select_prompt(prompt)
-        precision = select_dtype(dtype, target)
+        precision = select_dtype(dtype, target, inference=True)
         checkpoint.pack_for_inference(precision)
     searcher = Searcher(paths, all_ids, engines, order, checkpoint, precision, target)
     return searcher if sum(map(len, rows)) == len(all_ids) else searcher._select_rows(np.concatenate(rows))

@@ -145,7 +145,7 @@ def open_served_index(
             raise DataError(f"{corpus}: has no text of {missing:,} of {len(searcher.ids):,} documents of {index[0]}; name its corpus")
         if rerank is not None:
             device = select_device(options["device"])
-            scoring = ScoringConfig(select_dtype(options["dtype"], device), device)
+            scoring = ScoringConfig(select_dtype(options["dtype"], device, inference=True), device)
             reranker = open_checkpoint(rerank, device), scoring
             reranker[0].pack_for_inference(scoring.dtype)
         release_held(products_only=False)

@@ -34,6 +34,10 @@ DTYPE: dict[str, Any] = {  # of every stage that runs a model
     "default": "auto",
     "choices": ("auto", "float32", "bfloat16"),
 }
+INFERENCE_DTYPE = DTYPE | {
+    "help": f"{DTYPE['help'].removesuffix(', float32 or bfloat16.')}, float32, bfloat16, or int8: on a CPU, faster and a little coarser.",
+    "choices": (*DTYPE["choices"], "int8"),
+}
 MAX_PASSAGE = "max: passages ID#NUMBER count as documents ID, each with the score of its best one; see convert --passages."
 COLLAPSE: dict[str, Any] = {"help": MAX_PASSAGE, "default": None, "choices": ("max",)}
 START, END = "the start", "the end"

@@ -17,7 +17,7 @@ from moeir.artifacts import manifests, shards
 from moeir.console import format_count, meter, silence
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field, to_dict
-from moeir.stages.base import DTYPE, Counts, Facts, Stage, checkpoint_reference
+from moeir.stages.base import INFERENCE_DTYPE, Counts, Facts, Stage, checkpoint_reference
 from moeir.stages.run_arguments import check_countable, count_corpus, read_shard_range
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Encode(Stage):
         minimum=1,
         affects_result=False,
     )
-    dtype: str = option(**DTYPE)
+    dtype: str = option(**INFERENCE_DTYPE)
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     keep_empty: bool = option("Accept documents without text.", False)
     output: Path = output_field("encodings", "Folder to write.")
@@ -125,7 +125,7 @@ class Encode(Stage):
 
         first, last = read_shard_range(self.shard, self.corpus, CHUNK, keep_empty=self.keep_empty)
         device = select_device(self.device)
-        dtype = select_dtype(self.dtype, device)
+        dtype = select_dtype(self.dtype, device, inference=True)
         checkpoint, pruning = self._open_checkpoint(device)
         checkpoint.pack_for_inference(dtype)
         tokenize = partial(checkpoint.tokenize_batches, side="document", max_tokens=self.max_tokens)

@@ -16,7 +16,7 @@ from moeir.artifacts import atomic_write, manifests, shards
 from moeir.console import format_count, meter
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import COLLAPSE, DEPTH, DTYPE, STREAM, Counts, Facts, Stage, is_stream
+from moeir.stages.base import COLLAPSE, DEPTH, INFERENCE_DTYPE, STREAM, Counts, Facts, Stage, is_stream
 from moeir.stages.run_arguments import log_guessed_depths, name_runs, read_run_with_depth, run_paths
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Rerank(Stage):
         "Maximum tokens per batch [default: 4096 on a CPU, 65536 on CUDA].", None, minimum=1, affects_result=False
     )
     threads: int | None = option("CPU threads [default: torch's].", None, minimum=1, maximum=4096, affects_result=False)
-    dtype: str = option(**DTYPE)
+    dtype: str = option(**INFERENCE_DTYPE)
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     keep_empty: bool = option("Accept documents without text.", False)
     tag: str | None = option("Run tag [default: moeir.rerank].", None, single_word=True, aliases=("--runtag",))
@@ -148,7 +148,7 @@ class Rerank(Stage):
         device = select_device(self.device)
         passages = PassageSplitter(self.passages, self.passage_length, self.stride)
         token_budget = self.max_tokens or (TOKENS_ON_CUDA if device.startswith("cuda") else TOKENS_ON_CPU)
-        scoring_config = ScoringConfig(select_dtype(self.dtype, device), device, token_budget, passages, self.expert)
+        scoring_config = ScoringConfig(select_dtype(self.dtype, device, inference=True), device, token_budget, passages, self.expert)
         score = partial(score_candidates, texts=candidate_texts, config=scoring_config)
         with limit_threads(self.threads):
             run, facts = self._rerank_run(run, score)

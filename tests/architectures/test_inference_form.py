@@ -9,6 +9,7 @@ from moeir.backbones.config import ACTIVATIONS
 from moeir.backbones.device import autocast
 from moeir.backbones.layers import Attention, FrozenLinear, pack_layers
 from moeir.backbones.packed_tokens import PackedTokens
+from moeir.kernels.int8_linear import Int8Linear, supports_int8
 from moeir.kernels.packed_linear import FUSED_ACTIVATIONS, PackedLinear, pack_linear, supports_packing
 from tests.architectures.test_expert_architectures import SPECS, TEXTS, build, perturb, scores
 from tests.backbones.tiny_models import LENGTHS, TINY_MODELS, is_close, make_pair, random_ids
@@ -19,6 +20,7 @@ OTHERS += ["dense:adapters=4", "splade:adapters=4", "colbert:dim=8,adapters=4"]
 OTHERS += ["splade:queries=tokens", "came:shared_layers=2,lexical_queries=tokens,local_dim=8"]
 ROUTED = "taser:adapters=4,experts=3,routing=token"
 needs_packing = pytest.mark.skipif(not supports_packing(torch.float32), reason="this torch has no packed products")
+needs_int8 = pytest.mark.skipif(not supports_int8(), reason="this processor has no exact products of 8-bit integers")
 needs_bfloat16 = pytest.mark.skipif(not supports_packing(torch.bfloat16), reason="this processor has no packed products of bfloat16")
 
 
@@ -68,9 +70,24 @@ def test_bfloat16_is_as_near_to_float32_as_autocast_is(tiny_model_with_head, spe
         assert (own[name] - values).abs().max() <= 2 * (half[name] - values).abs().max() + 0.02 * spread, name
 
 
+@needs_int8
+@pytest.mark.parametrize("spec", ["mote", "sbmoe", "mote:encoders=separate", *SPECS[-11:], *OTHERS[:7]])
+def test_int8_scores_are_near_those_of_float32(tiny_model_with_head, spec):
+    exact, packed = (build_any(tiny_model_with_head, spec) for _ in range(2))
+    packed.pack_for_inference(torch.int8)
+    layers = [module for module in packed.architecture.modules() if isinstance(module, Int8Linear)]
+    assert len(layers) >= 4 * len(packed.architecture.encoder.layers)
+    expected = scores(exact)
+    with autocast(torch.int8, "cpu"):
+        own = scores(packed)
+    for name, values in expected.items():
+        spread = (values.max() - values.min()).item()
+        assert (own[name] - values).abs().max() <= 0.15 * spread, name
+
+
 @needs_packing
 @pytest.mark.parametrize("spec", ["came:shared_layers=2,routing=role,local_dim=8", "splade", "mote:adapters=4", ROUTED, "sbmoe:experts=2"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
 def test_bytes_do_not_depend_on_the_number_of_threads(tiny_model_with_head, spec, dtype):
     """Models that remember their routing run on one batch at a time, with all threads within an operation, which add in another order."""
     if not supports_packing(dtype):

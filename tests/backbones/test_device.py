@@ -72,6 +72,22 @@ def test_bfloat16_is_refused_where_a_device_has_none_and_allowed_on_any_processo
     assert select_dtype("bfloat16", "cpu") is torch.bfloat16
 
 
+def test_int8_is_for_inference_on_a_processor_that_has_it(cards, monkeypatch):
+    cards(1)
+    for supported in (True, False):
+        monkeypatch.setattr("moeir.backbones.device.supports_int8", lambda supported=supported: supported)
+        if supported:
+            assert select_dtype("int8", "cpu", inference=True) is torch.int8
+        else:
+            with pytest.raises(UsageError, match=r"--dtype int8: .* no instructions on this processor \(VNNI\); use --dtype auto"):
+                select_dtype("int8", "cpu", inference=True)
+    with pytest.raises(UsageError, match=r"--dtype int8: .* computed on a CPU only; use --dtype auto"):
+        select_dtype("int8", "cuda:0", inference=True)
+    for name in ("int8", "float16"):
+        with pytest.raises(UsageError, match=f"--dtype {name}: expected auto, float32, bfloat16"):
+            select_dtype(name, "cpu")
+
+
 @pytest.mark.parametrize("chosen", ["highest", "high", "medium"])
 def test_full_precision_is_that_of_float32_whatever_was_chosen_and_leaves_it_chosen(chosen):
     """torch refuses to say by its older interface what holds, where that was last set to something else."""

@@ -32,8 +32,9 @@ from moeir.records.texts import Text
 from moeir.reranking import scoring
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+OURS = DTYPES | {"int8": torch.int8}
 Timed = tuple[Timing, np.ndarray]
-WAYS = ("theirs-float32", "theirs-bfloat16", "ours-float32", "ours-bfloat16")
+WAYS = ("theirs-float32", "theirs-bfloat16", "ours-float32", "ours-bfloat16", "ours-int8")
 
 
 def load_pairs(arguments: argparse.Namespace) -> list[tuple[Text, Text]]:
@@ -115,7 +116,7 @@ def main() -> None:
     for name, dtype in DTYPES.items():
         theirs = CrossEncoder(str(checkpoint_folder), device="cpu", max_length=arguments.length, model_kwargs={"dtype": dtype})
         ways[f"theirs-{name}"] = partial(time_call, partial(theirs.predict, plain, activation_fn=torch.nn.Identity()))
-    for name, dtype in DTYPES.items():
+    for name, dtype in OURS.items():
         packed = open_checkpoint(checkpoint_folder)
         packed.pack_for_inference(dtype)
         ways[f"ours-{name}"] = partial(time_call, partial(ours, packed, pairs, dtype, arguments.max_tokens))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from moeir.artifacts.manifests import manifest_path
+from moeir.kernels.int8_linear import supports_int8
 from moeir.records.runs import read_run
 from tests.conftest import CommandResult
 
@@ -58,10 +59,11 @@ def test_a_folder_may_have_the_name_of_a_suffix(index: Path, toy: Path, tmp_path
         assert (tmp_path / name / "fused.trec").is_file()
 
 
-def test_documents_and_queries_in_bfloat16_are_ranked_nearly_as_in_float32_and_their_files_say_so(
+@pytest.mark.skipif(not supports_int8(), reason="this processor has no exact products of 8-bit integers")
+def test_documents_and_queries_in_int8_are_ranked_nearly_as_in_float32_and_their_files_say_so(
     came_checkpoint: Path, toy: Path, tmp_path: Path, moeir: Moeir
 ) -> None:
-    for dtype in ("float32", "bfloat16"):
+    for dtype in ("float32", "int8"):
         enc, idx, runs = (tmp_path / f"{name}-{dtype}" for name in ("enc", "idx", "runs"))
         made = [
             moeir("encode", "--model", came_checkpoint, "--corpus", toy / "corpus.jsonl", "--dtype", dtype, "--output", enc),
@@ -72,9 +74,14 @@ def test_documents_and_queries_in_bfloat16_are_ranked_nearly_as_in_float32_and_t
         facts = [json.loads((folder / "manifest.json").read_text())["counts"]["dtype"] for folder in (enc, idx, runs)]
         assert facts == [f"torch.{dtype}"] * 3
     for name in ("lexical", "local", "global", "fused"):
-        exact, rounded = (read_run(tmp_path / f"runs-{dtype}" / f"{name}.trec").top(10) for dtype in ("float32", "bfloat16"))
+        exact, rounded = (read_run(tmp_path / f"runs-{dtype}" / f"{name}.trec").top(10) for dtype in ("float32", "int8"))
         shared = [len(set(exact.documents_of(query)) & set(rounded.documents_of(query))) for query in exact.queries]
         assert sum(shared) >= 0.8 * len(exact.scores), name
+    refused = moeir(
+        "finetune", "--model", came_checkpoint, "--train", tmp_path, "--corpus", toy / "corpus.jsonl", "--dtype", "int8",
+        "--output", tmp_path / "ckpt",
+    )  # fmt: skip
+    assert refused.code == 2 and "--dtype" in refused.stderr and "int8" in refused.stderr and not (tmp_path / "ckpt").exists()
 
 
 def test_queries_come_from_standard_input_where_plain_lines_have_numbers_or_from_the_command_line(bm25_index: Path, moeir: Moeir) -> None:

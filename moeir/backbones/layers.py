@@ -3,6 +3,7 @@
 
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -42,11 +43,45 @@ class Attention(nn.Module):
         """The outputs of some maps side by side, of plain ones by a single matrix product: [n, H] -> [n, maps · H]."""
         if not all(map(is_plain_linear, maps)):
             return torch.cat([part(states) for part in maps], -1)
-        return F.linear(states, torch.cat([part.weight for part in maps]), torch.cat([part.bias for part in maps]))
+        return F.linear(states, _join_rows([part.weight for part in maps]), _join_rows([part.bias for part in maps]))
+
+    def store_adjacent(self) -> None:
+        """Store the weights of query, key and value one after the other in memory, so that their product copies none of them."""
+        maps = [self.query, self.key, self.value]
+        if all(map(is_plain_linear, maps)):
+            for parts in ([part.weight for part in maps], [part.bias for part in maps]):
+                for part, rows in zip(parts, torch.cat([part.data for part in parts]).chunk(len(parts)), strict=True):
+                    part.data = rows
 
     def _add_and_norm(self, states: Tensor, mixed: Tensor) -> Tensor:
         normalized: Tensor = self.norm(add_linear(self.output, mixed, states, self.dropout))
         return normalized
+
+
+class _AdjacentRows(torch.autograd.Function):
+    """Tensors that lie one after the other in memory as one, without a copy; each has its rows of the gradient."""
+
+    @staticmethod
+    def forward(context: Any, *parts: Tensor) -> Tensor:
+        context.counts = [len(part) for part in parts]
+        return parts[0].detach().as_strided((sum(context.counts), *parts[0].shape[1:]), parts[0].stride())
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, ...]:
+        return gradient.split(context.counts)
+
+
+def _join_rows(parts: list[Tensor]) -> Tensor:
+    """The rows of all parts; a copy unless they are adjacent. A compiled region reads the parts one by one, as it casts them anyway."""
+    if torch.compiler.is_compiling() or not _are_adjacent(parts):
+        return torch.cat(parts)
+    joined: Tensor = _AdjacentRows.apply(*parts)
+    return joined
+
+
+def _are_adjacent(parts: list[Tensor]) -> bool:
+    storages = {part.untyped_storage().data_ptr() for part in parts}
+    return len(storages) == 1 and all(part.data_ptr() + part.nbytes == after.data_ptr() for part, after in pairwise(parts))
 
 
 class RotaryAttention(nn.Module):
@@ -359,6 +394,13 @@ def set_attention_dropout(model: nn.Module, rate: float) -> None:
     for module in model.modules():
         if "attention_dropout" in vars(module):
             module.attention_dropout = rate
+
+
+def store_adjacent(model: nn.Module) -> None:
+    """Store the weights that one product reads together one after the other in memory; parameters, names and gradients stay."""
+    for module in model.modules():
+        if isinstance(module, Attention):
+            module.store_adjacent()
 
 
 def compile_layers(model: nn.Module, **options: Any) -> None:

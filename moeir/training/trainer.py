@@ -22,6 +22,7 @@ from moeir.artifacts.atomic_write import RESUME, sync_file
 from moeir.artifacts.identity import release_held
 from moeir.artifacts.unfinished import TRAINING_STATE
 from moeir.backbones.device import set_determinism
+from moeir.backbones.layers import store_adjacent
 from moeir.distributed import SINGLE_PROCESS, ProcessGroup
 from moeir.errors import MoeirError, UsageError
 from moeir.kernels.heap import trim_heap
@@ -130,6 +131,7 @@ def train(
     if torch.device(device).type == "cpu":
         set_determinism(device, deterministic=True)
     model = task.model.to(device)
+    store_adjacent(model)
     groups = param_groups.make_param_groups(
         model,
         learning_rate=schedule.learning_rate,

@@ -7,10 +7,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from moeir.backbones.config import EncoderConfig, PreNormConfig
 from moeir.backbones.encoder import Encoder
-from moeir.backbones.layers import compile_layers, set_attention_dropout
+from moeir.backbones.families.weights_io import write_tensors
+from moeir.backbones.layers import compile_layers, set_attention_dropout, store_adjacent
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
 from moeir.mixtures.adapters import AdapterOptions, insert_adapters, insert_routed_adapters
@@ -82,6 +84,44 @@ def test_compiled_layers_say_the_same_and_learn_the_same(kind):
             results.append({"states": states.detach()} | {name: parameter.grad for name, parameter in one.named_parameters()})
         for name, value in results[0].items():
             assert value is results[1][name] is None or torch.allclose(results[1][name], value, atol=1e-5, rtol=1e-5), name
+
+
+@pytest.mark.parametrize("replaced", [None, "query", "key", "value"])
+def test_query_key_and_value_are_read_where_they_are_stored(tmp_path, replaced):
+    """Oracle: an encoder whose weights are concatenated at each step; also where a weight moved elsewhere in memory meanwhile."""
+    torch.manual_seed(1)
+    encoder = make_encoder("plain", initializer_range=0.3, attention_dropout=0.0)
+    stored, batch, copies, results = copy.deepcopy(encoder), PackedTokens.from_lists(random_ids(), "query"), [], []
+    store_adjacent(stored)
+    if replaced is not None:
+        getattr(stored.layers[1].attention, replaced).to(torch.float64).to(torch.float32)
+    for one in (encoder, stored):
+        optimiser = torch.optim.AdamW(one.parameters(), lr=1e-2)
+        with OperationNames() as operations:
+            for _ in range(2):
+                optimiser.zero_grad()
+                states = one(batch)
+                states.square().sum().backward()
+                optimiser.step()
+        copies.append(operations.names.count("aten.cat.default"))
+        results.append({"states": states.detach()} | {name: parameter.grad for name, parameter in one.named_parameters()})
+        write_tensors(one.state_dict(), tmp_path / "weights")
+        results[-1]["file"] = torch.tensor(list((tmp_path / "weights").read_bytes()))
+    assert copies[0] - copies[1] == 2 * 2 * (2 if replaced is None else 1), "a weight and a bias, in two steps, in each layer"
+    for name, value in results[0].items():
+        assert value is results[1][name] is None or torch.equal(results[1][name], value), name
+
+
+class OperationNames(TorchDispatchMode):
+    """Lists the operations that torch runs."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, operation, types, arguments=(), keywords=None):
+        self.names.append(str(operation))
+        return operation(*arguments, **(keywords or {}))
 
 
 def test_the_loss_of_masked_words_is_compiled_with_the_layers():

@@ -1,7 +1,8 @@
 """Part 0: two minutes of measurements that decide what to change first, each by itself: realised dropout, new shapes, attention, experts
-without rows, settings of float32, top-k, cross-entropy, the optimiser, a training step. `G1` to `G12` are findings by
+without rows, settings of float32, top-k, cross-entropy, a layer's projection, the optimiser, a training step. `G1` to `G12` are findings by
 reading."""
 
+import copy
 import statistics
 import time
 import warnings
@@ -16,6 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
+from moeir.backbones.config import EncoderConfig
+from moeir.backbones.layers import Attention
 from moeir.indexes.two_step import select_best
 from moeir.kernels import attention
 from moeir.kernels.fused_cross_entropy import Reduction, fused_linear_cross_entropy, reduce_logits
@@ -221,6 +224,25 @@ def cross_entropy(context: Context) -> Facts:
     return {f"ms, {name}": 1e3 * taken for name, taken in seconds.items()} | rates
 
 
+def joint_projection(context: Context) -> Facts:
+    """G10. Forward and backward of a layer's query, key and value: weights stored one after the other, and apart, which copies them."""
+    rows, width, heads = (16, 8, 2) if context.toy else (4320, 768, 12)
+    apart = Attention(EncoderConfig(100, width, 1, heads, width)).to("cuda")
+    adjacent = copy.deepcopy(apart)
+    adjacent.store_adjacent()
+    states = torch.randn(rows, width, device="cuda", requires_grad=True)
+
+    def run(layer: Attention) -> Tensor:
+        with torch.autocast("cuda", dtype=HALF):
+            output = layer._project(states, layer.query, layer.key, layer.value)
+        output.sum().backward()
+        return output
+
+    context.require(torch.equal(run(apart), run(adjacent)), "adjacent weights have another product than weights apart")
+    works = {"apart": partial(run, apart), "adjacent": partial(run, adjacent)}
+    return {f"ms, {name}": 1e3 * seconds_of(context, work) for name, work in works.items()}
+
+
 def optimiser(context: Context) -> Facts:
     """AdamW, clipping and casts of BERT-base's parameters, which no batch size makes smaller."""
     count, size = (4, 100) if context.toy else (200, 550_000)
@@ -265,5 +287,5 @@ def training_step(context: Context) -> Facts:
 
 PROBES = (
     *(ceilings, realised_dropout, new_shapes, attention_ways, grouped_products, older_settings),
-    *(top_k, cross_entropy, optimiser, training_step),
+    *(top_k, cross_entropy, joint_projection, optimiser, training_step),
 )

@@ -54,7 +54,7 @@ if [ "$COLLECTION" = msmarco ]; then
   preset coil "$BERT" coil
   alike dpr "$BERT" dense:encoders=separate contrastive
 else
-  alike splade "$DISTILBERT" splade:pooling=max "$(contrastive)"
+  alike splade "$DISTILBERT" splade "$(contrastive)"
   alike colbert "$BERT" "$colbert" contrastive
   alike coil "$BERT" coil:dim=32,cls_dim=768 contrastive
   preset dpr "$BERT" dpr

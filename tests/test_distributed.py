@@ -212,8 +212,8 @@ def test_one_that_runs_out_of_memory_says_so_to_all(learn):
     _, results = learn(2, "came", name="full", full=1)
     assert [one["code"] for one in results] == [1, 1]
     prefix = f"error: process 1 of 2 ({os.uname().nodename}, process "
-    assert results[0]["stderr"].count(prefix) == results[0]["stderr"].count("out of memory on the CPU of") == 1
-    assert "2.50 GiB more were wanted; lower --batch-size, set or lower --gradient-cache, add --recompute" in results[0]["stderr"]
+    assert results[0]["stderr"].count(prefix) == results[0]["stderr"].count("Tried to allocate 2.50 GiB") == 1
+    assert "total capacity of ...); lower --batch-size, set or lower --gradient-cache, add --recompute" in results[0]["stderr"]
     assert "terminated" not in results[0]["stderr"] and results[1]["stderr"] == ""
 
 
@@ -221,8 +221,8 @@ def test_one_process_that_runs_out_of_memory_says_what_takes_less(learn):
     _, results = learn(1, "came", name="full", full=0)
     assert results[0]["code"] == 1
     line = results[0]["stderr"].splitlines()[-1]
-    assert line.startswith(f"error: out of memory on the CPU of {os.uname().nodename}: this process has taken up to ")
-    assert line.endswith("; 2.50 GiB more were wanted; lower --batch-size, set or lower --gradient-cache, add --recompute")
+    assert line.startswith("error: out of memory (CUDA out of memory. Tried to allocate 2.50 GiB.")
+    assert line.endswith("); lower --batch-size, set or lower --gradient-cache, add --recompute")
 
 
 def test_memory_for_a_collective_is_there_before_anyone_waits_in_it(monkeypatch):

@@ -109,5 +109,5 @@ def test_variants_are_listed(moeir):
     assert "constant=60.0" in result.stdout
     assert moeir("variants", "fusoin").stderr.startswith("error: there is no package or variant 'fusoin'; did you mean 'fusion'?")
     assert moeir("variants", "objectives").stdout.startswith("training.objectives\n  bce ")
-    assert "`pooling`: max or sum." in moeir("variants", "splade").stdout
+    assert "`activation`: relu, or log1p_relu" in moeir("variants", "splade").stdout
     assert len(moeir("variants").stdout.splitlines()) > 20

@@ -368,12 +368,13 @@ def _read_splade(
     """Options of a SPLADE head, and the weights of the tokens of queries that no encoder reads; `fields` get their length."""
     folders, encoder = dict(modules), modules[0][1]
     settings = _read_module(modules, "SpladePooling", refuse)
-    keys = {"pooling": ("pooling_strategy", lexical.POOLINGS), "activation": ("activation_function", lexical.ACTIVATIONS)}
-    options = {name: settings[key] for name, (key, _) in keys.items() if settings.get(key)}
-    for name, (key, choices) in keys.items():
-        if options.get(name, choices[0]) not in choices and name not in requested:
-            file = folders["SpladePooling"] / "config.json"
-            refuse(f"{file}: {key} is {options.pop(name)!r}; moeir reads {' and '.join(map(repr, choices))}")
+    file, options, choices = folders["SpladePooling"] / "config.json", {}, lexical.ACTIVATIONS
+    if (pooling_strategy := settings.get("pooling_strategy") or "max") != "max":
+        refuse(f"{file}: pooling_strategy is {pooling_strategy!r}; moeir reads 'max'")
+    if (activation := settings.get("activation_function")) in choices:
+        options["activation"] = activation
+    elif activation and "activation" not in requested:
+        refuse(f"{file}: activation_function is {activation!r}; moeir reads {' and '.join(map(repr, choices))}")
     if QUERY_WEIGHTS not in folders:
         return options, {}
     static = folders[QUERY_WEIGHTS]

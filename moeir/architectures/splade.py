@@ -8,11 +8,11 @@ from moeir.mixtures.adapters import NO_ADAPTERS, AdapterOptions, insert_adapters
 
 
 class Splade(Architecture):
-    """Learned sparse weights over the vocabulary, inner product; CAME's lexical expert alone, or summed over positions as SPLADE v1.
+    """Learned sparse weights over the vocabulary, inner product; CAME's lexical expert alone.
 
-    `pooling`: max or sum. `activation`: relu, or log1p_relu (the logarithm of a maximum is taken twice). `queries`: encoder, or tokens (a
-    learned weight for each token of the vocabulary: no encoder reads a query). `adapters`: the rank of adapters on a frozen encoder, below
-    a vocabulary head that trains but for its words; their options are those of dense.
+    `activation`: relu, or log1p_relu (the logarithm of a maximum is taken twice). `queries`: encoder, or tokens (a learned weight for each
+    token of the vocabulary: no encoder reads a query). `adapters`: the rank of adapters on a frozen encoder, below a vocabulary head that
+    trains but for its words; their options are those of dense.
     """
 
     def __init__(
@@ -20,7 +20,6 @@ class Splade(Architecture):
         encoder: Encoder,
         special_tokens: SpecialTokens,
         *,
-        pooling: str = "max",
         activation: str = "relu",
         queries: str = "encoder",
         scale: float = 1.0,
@@ -29,7 +28,7 @@ class Splade(Architecture):
         super().__init__(encoder, special_tokens)
         insert_adapters(encoder, adapters, ("lexical",))
         self.is_hf_compatible = queries == "encoder" and not adapters.adapters
-        options = {"pooling": pooling, "activation": activation, "queries": queries}
+        options = {"activation": activation, "queries": queries}
         options |= {"vocabulary": encoder.config.vocabulary, "has_bias": not self.is_hf_compatible and has_fixed_bias(encoder)}
         self.heads["lexical"] = LexicalHead(special_tokens=special_tokens, **options)
         self.scales = {"lexical": scale}

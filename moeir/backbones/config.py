@@ -131,16 +131,3 @@ class EncoderConfig:
     def embedding_size(self) -> int:
         """The width of the word embeddings."""
         return self.hidden if self.factorized_embedding_size is None else self.factorized_embedding_size
-
-    def build_meta_weights(self) -> dict[str, Tensor]:
-        """The weights that have the encoder's sizes, by name, without memory: its embeddings, and a layer's first map."""
-        inner = self.intermediate_size * (1 if self.prenorm is None else 2)
-        shapes = {"embeddings.words.weight": (self.vocabulary, self.embedding_size)}
-        if self.has_position_embeddings:
-            shapes["embeddings.places.weight"] = (self.first_position + self.positions, self.embedding_size)
-        if self.segments:
-            shapes["embeddings.kinds.weight"] = (self.segments, self.embedding_size)
-        for number in range(self.layers):
-            name, experts = ("expert_up", self.experts.count) if self.has_experts(number) else ("up.weight", 1)
-            shapes[f"layers.{number}.feedforward.{name}"] = (experts * inner, self.hidden)
-        return {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}

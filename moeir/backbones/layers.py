@@ -85,48 +85,32 @@ def _are_adjacent(parts: list[Tensor]) -> bool:
 
 
 class RotaryAttention(nn.Module):
-    """Normalisation, multi-head self-attention with rotary positions, residual; over all tokens of a text or a window of them.
+    """Multi-head self-attention with rotary positions, over all tokens of a text or a window of them, with residual and normalisation.
 
-    The first layer has no normalisation, since the embeddings are normalised.
+    The normalisation is before the sub-layer with `prenorm`, else after it. The first layer of `prenorm` has none, since the embeddings
+    are normalised.
     """
 
-    def __init__(self, config: EncoderConfig, prenorm: PreNormConfig, number: int) -> None:
+    def __init__(self, config: EncoderConfig, number: int) -> None:
         super().__init__()
-        hidden, bias = config.hidden, prenorm.attention_bias
-        self.norm = nn.LayerNorm(hidden, eps=config.epsilon, bias=prenorm.norm_bias) if number else nn.Identity()
+        hidden, prenorm = config.hidden, config.prenorm
+        bias, self.is_prenorm = prenorm is None or prenorm.attention_bias, prenorm is not None
+        has_norm, norm_bias = prenorm is None or number > 0, prenorm is None or prenorm.norm_bias
+        self.norm = nn.LayerNorm(hidden, eps=config.epsilon, bias=norm_bias) if has_norm else nn.Identity()
         self.joint = nn.Linear(hidden, 3 * hidden, bias=bias)  # query, key and value
         self.output = nn.Linear(hidden, hidden, bias=bias)
-        self.dropout, self.attention_dropout = nn.Dropout(config.attention_dropout), config.attention_dropout
-        self.heads = config.heads
-        self.window, self.theta = prenorm.windows[number], prenorm.thetas[number]
+        self.dropout = nn.Dropout(config.dropout if prenorm is None else config.attention_dropout)
+        self.attention_dropout, self.heads = config.attention_dropout, config.heads
+        self.window, self.theta = (None, config.theta) if prenorm is None else (prenorm.windows[number], prenorm.thetas[number])
 
-    def attend(self, states: Tensor, layout: PackedLayout) -> Tensor:
-        """The heads' outputs side by side: [T, H] -> [T, H]."""
-        query, key, value = self.joint(states).unflatten(-1, (3, self.heads, -1)).unbind(-3)
+    def forward(self, states: Tensor, layout: PackedLayout) -> Tensor:
+        """states [T, H] -> [T, H]."""
+        query, key, value = self.joint(self.norm(states) if self.is_prenorm else states).unflatten(-1, (3, self.heads, -1)).unbind(-3)
         angles = layout.rotary_angles(self.theta, query.shape[-1])
         query, key = apply_rotary(query, *angles), apply_rotary(key, *angles)
-        return attention(query, key, value, layout, self.window, self.attention_dropout if self.training else 0.0).flatten(-2)
-
-    def forward(self, states: Tensor, layout: PackedLayout) -> Tensor:
-        """states [T, H] -> [T, H]."""
-        return add_linear(self.output, self.attend(self.norm(states), layout), states, self.dropout)
-
-
-class PostNormRotaryAttention(RotaryAttention):
-    """Multi-head self-attention with rotary positions, its residual and normalisation."""
-
-    def __init__(self, config: EncoderConfig, theta: float) -> None:
-        nn.Module.__init__(self)
-        self.joint = nn.Linear(config.hidden, 3 * config.hidden)  # query, key and value
-        self.output = nn.Linear(config.hidden, config.hidden)
-        self.norm = nn.LayerNorm(config.hidden, eps=config.epsilon)
-        self.dropout, self.attention_dropout = nn.Dropout(config.dropout), config.attention_dropout
-        self.heads, self.window, self.theta = config.heads, None, theta
-
-    def forward(self, states: Tensor, layout: PackedLayout) -> Tensor:
-        """states [T, H] -> [T, H]."""
-        normalized: Tensor = self.norm(add_linear(self.output, self.attend(states, layout), states, self.dropout))
-        return normalized
+        mixed = attention(query, key, value, layout, self.window, self.attention_dropout if self.training else 0.0).flatten(-2)
+        updated = add_linear(self.output, mixed, states, self.dropout)
+        return updated if self.is_prenorm else self.norm(updated)
 
 
 class FeedForward(nn.Module):
@@ -264,7 +248,8 @@ class Layer(nn.Module):
     def __init__(self, config: EncoderConfig, number: int) -> None:
         super().__init__()
         prenorm, self.hidden = config.prenorm, config.hidden
-        self.attention, self.feedforward = _make_attention(config, number), _make_feedforward(config, number)
+        self.attention = Attention(config) if config.has_position_embeddings else RotaryAttention(config, number)
+        self.feedforward = _make_feedforward(config, number)
         is_last = prenorm is not None and number == config.layers - 1
         self.closing = nn.LayerNorm(config.hidden, eps=config.epsilon, bias=prenorm.norm_bias) if prenorm is not None and is_last else None
         self.router: nn.Module | None = None  # of several adapters on each of its maps; `gate_input` says when it is asked
@@ -284,12 +269,6 @@ class Layer(nn.Module):
             with self.route("ffn_input", attended, tokens, states):
                 output: Tensor = self.feedforward(attended, tokens, states)
         return output if self.closing is None else self.closing(output)
-
-
-def _make_attention(config: EncoderConfig, number: int) -> nn.Module:
-    if config.prenorm is not None:
-        return RotaryAttention(config, config.prenorm, number)
-    return Attention(config) if config.theta is None else PostNormRotaryAttention(config, config.theta)
 
 
 def _make_feedforward(config: EncoderConfig, number: int) -> nn.Module:
@@ -315,7 +294,7 @@ def pack_layers(model: nn.Module, dtype: torch.dtype) -> None:
             else:
                 module.query, module.key, module.value = (_pack_map(part, dtype) for part in maps)
             module.output = _pack_map(module.output, dtype)
-        elif kind in (RotaryAttention, PostNormRotaryAttention):
+        elif kind is RotaryAttention:
             module.joint, module.output = (_pack_map(part, dtype) for part in (module.joint, module.output))
         elif kind in (FeedForward, GatedFeedForward, TopKFeedForward):
             activations = fused_activations(dtype, next(module.parameters()).device)

@@ -68,7 +68,7 @@ class SentenceTransformers(Format):
             head: Any = model.architecture.heads["global"]
             write_dense_files(path, model.input_config, config.hidden, head, model.architecture.dimension, sides=True)
             return 1
-        pooling = {"pooling_strategy": options["pooling"], "activation_function": options["activation"]}
+        pooling = {"pooling_strategy": "max", "activation_function": options["activation"]}
         pooling["word_embedding_dimension"] = config.vocabulary
         if options["queries"] == "tokens":
             _write_routes(path, model, pooling)

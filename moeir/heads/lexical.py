@@ -1,4 +1,4 @@
-"""One weight per vocabulary term: log-saturated logits, maximum or sum over positions, special tokens' among them (SPLADE; CAME eq. 3),
+"""One weight per vocabulary term: log-saturated logits, maximum over positions, special tokens' among them (SPLADE; CAME eq. 3),
 or for queries a weight of each of their own tokens, without an encoder; or for the tokens of a text a weight each (BGE-M3).
 """
 
@@ -8,11 +8,10 @@ from torch import Tensor, nn
 from moeir.backbones.encoder import Encoder
 from moeir.backbones.layers import make_projection
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
-from moeir.kernels.splade import find_max_positions, log_saturated_sum, selected_logits
+from moeir.kernels.splade import find_max_positions, selected_logits
 from moeir.parsing import check_choice
 from moeir.representations.sparse import Sparse
 
-POOLINGS = ("max", "sum")
 ACTIVATIONS = ("relu", "log1p_relu")
 QUERIES = ("encoder", "tokens")
 WEIGHT_UNIT = 100.0  # of a query token's weight per unit of its parameter: a rate for encoders, 5e-5, moves a weight by .005 a step
@@ -24,13 +23,12 @@ def has_fixed_bias(encoder: Encoder) -> bool:
 
 
 class LexicalHead(nn.Module):
-    """weight(text, term) = log(1 + relu(logit)), pooled over positions. It uses the encoder's MLM head and has no parameters of its own.
+    """weight(text, term) = log(1 + relu(logit)), the maximum over positions, as SPLADE-max (Formal et al. 2021b) and CAME have it.
 
-    `max` is SPLADE-max (Formal et al. 2021b) and CAME's; `sum` is the first SPLADE (Formal et al. 2021a, eq. 2). `log1p_relu` takes the
-    logarithm of a maximum twice (Shen et al. 2025). With `queries=tokens` the weights of a query are those of its tokens, each
-    learned once for the vocabulary, and no encoder reads it: SPLADE-doc (Formal et al. 2021b) has 1 for all of them, Nardini et al. (2025)
-    learn them. `has_bias`: a bias of the logits in place of the MLM head's, for decoders, whose logits have none: which of them are above
-    zero says nothing before it is fitted.
+    It uses the encoder's MLM head and has no parameters of its own. `log1p_relu` takes the logarithm twice (Shen et al. 2025). With
+    `queries=tokens` the weights of a query are those of its tokens, each learned once for the vocabulary, and no encoder reads it:
+    SPLADE-doc (Formal et al. 2021b) has 1 for all of them, Nardini et al. (2025) learn them. `has_bias`: a bias of the logits in place of
+    the MLM head's, for decoders, whose logits have none: which of them are above zero says nothing before it is fitted.
     """
 
     kind = Sparse.kind
@@ -38,7 +36,6 @@ class LexicalHead(nn.Module):
     def __init__(
         self,
         *,
-        pooling: str = "max",
         activation: str = "relu",
         queries: str = "encoder",
         vocabulary: int = 0,
@@ -46,10 +43,9 @@ class LexicalHead(nn.Module):
         has_bias: bool = False,
     ) -> None:
         super().__init__()
-        check_choice("lexical pooling", pooling, POOLINGS)
         check_choice("lexical queries", queries, QUERIES)
-        check_choice("lexical activation", activation, ACTIVATIONS[: 2 if pooling == "max" else 1])
-        self.pooling, self.activation = pooling, activation
+        check_choice("lexical activation", activation, ACTIVATIONS)
+        self.activation = activation
         self.bias = nn.Parameter(torch.zeros(vocabulary)) if has_bias else None
         self.query_weights: nn.Parameter | None = None
         if queries == "tokens":
@@ -83,18 +79,15 @@ class LexicalHead(nn.Module):
         head, words = encoder.vocabulary_head, encoder.vocabulary_words
         assert head is not None
         transformed, bias = head(states), head.bias if self.bias is None else self.bias
-        if self.pooling == "sum":
-            texts, terms, weights = log_saturated_sum(transformed, tokens.layout, words, bias)
-        else:  # log(1 + x) is monotonic, so the maximum is taken first
-            product_words = words if encoder.product_words is None else encoder.product_words
-            texts, terms, positions = find_max_positions(transformed, tokens.layout, product_words, bias)
-            logits = selected_logits(transformed, words, bias, terms, positions)
-            if logits.is_cuda:  # rounding can leave weights of 0; dropping them here would synchronise
-                weights = torch.log1p(logits.relu())
-            else:
-                positive = (~(logits <= 0)).nonzero()[:, 0]
-                texts, terms, weights = texts[positive], terms[positive], torch.log1p(logits[positive])
-            weights = torch.log1p(weights) if self.activation == "log1p_relu" else weights
+        product_words = words if encoder.product_words is None else encoder.product_words
+        texts, terms, positions = find_max_positions(transformed, tokens.layout, product_words, bias)  # log(1 + x) is monotonic
+        logits = selected_logits(transformed, words, bias, terms, positions)
+        if logits.is_cuda:  # rounding can leave weights of 0; dropping them here would synchronise
+            weights = torch.log1p(logits.relu())
+        else:
+            positive = (~(logits <= 0)).nonzero()[:, 0]
+            texts, terms, weights = texts[positive], terms[positive], torch.log1p(logits[positive])
+        weights = torch.log1p(weights) if self.activation == "log1p_relu" else weights
         return Sparse.from_pairs(texts, terms, weights, len(tokens), len(words))
 
 

@@ -1,10 +1,9 @@
-"""Late interaction (MaxSim) of packed texts without [Q, N, L, M]: one document at a time; only the argmax is stored for the gradient.
+"""Late interaction (MaxSim) of packed texts without [Q, N, L, M]: a few documents at a time; only the argmax is stored for the gradient.
 
-Only real tokens are multiplied, only maxima have a gradient; sums have a fixed order: the same bytes on any number of threads.
+Only maxima have a gradient; sums have a fixed order: the same bytes on any number of threads.
 """
 
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from moeir.kernels.gathered_products import segment_weighted_sum
 
-PRODUCTS_AT_ONCE = {"cpu": 1 << 17, "cuda": 1 << 26}  # products of tokens; half a megabyte fits the cache of a core
+PRODUCTS_AT_ONCE = {"cpu": 1 << 17, "cuda": 1 << 26}  # products of tokens
 WINNERS_AT_ONCE = {"cpu": 1 << 12, "cuda": 1 << 22}  # (query token, document) pairs per block of the backward pass
 
 
@@ -40,7 +39,7 @@ class _LateInteraction(torch.autograd.Function):
         small = longest <= torch.iinfo(torch.int16).max
         winners = torch.zeros(best.shape, dtype=torch.int16 if small else torch.int32, device=best.device)
         if longest:
-            (_maxsim_cuda if queries.is_cuda else _maxsim_cpu)(queries, documents, document_starts, longest, best, winners)
+            _find_maxima(queries, documents, document_starts, longest, best, winners)
         ctx.save_for_backward(queries, query_starts, documents, document_starts, winners)
         token_rows = torch.arange(len(queries), device=best.device)
         return F.embedding_bag(token_rows, best.T.contiguous(), query_starts[:-1], mode="sum")  # in the order of the tokens
@@ -64,30 +63,9 @@ class _LateInteraction(torch.autograd.Function):
         return query_gradient, None, document_gradient, None, None
 
 
-def _maxsim_cpu(queries: Tensor, documents: Tensor, starts: Tensor, longest: int, best: Tensor, winners: Tensor) -> None:
-    """For a CPU: a document against as many query tokens as keep the products in cache.
-
-    torch's argmax is slow; its maximum is fast, most of all down the columns. The first maximum of a column is therefore found by two
-    maxima: entries equal to the column's maximum get M, M - 1, … from the top, all others 0, and the largest of these is the first.
-    """
-    step = min(len(queries), max(64, PRODUCTS_AT_ONCE["cpu"] // longest))
-    buffer = queries.new_empty(2, longest * step)
-    countdown = torch.arange(longest, 0, -1, dtype=queries.dtype)[:, None]
-    for document, (begin, end) in enumerate(pairwise(starts.tolist())):
-        length = end - begin
-        for first in range(0, len(queries) if length else 0, step):
-            query_block = queries[first : first + step]
-            products, is_maximum = buffer[:, : length * len(query_block)].view(2, length, len(query_block))
-            torch.mm(documents[begin:end], query_block.T, out=products)
-            maxima, argmax = best[document, first : first + step], winners[document, first : first + step]
-            torch.amax(products, 0, out=maxima)
-            torch.eq(products, maxima, out=is_maximum).mul_(countdown[longest - length :])
-            argmax.copy_((length - is_maximum.amax(0)).clamp_(max=length - 1))  # NaN equals nothing
-
-
-def _maxsim_cuda(queries: Tensor, documents: Tensor, starts: Tensor, longest: int, best: Tensor, winners: Tensor) -> None:
-    """For CUDA: as many neighbouring documents at once as PRODUCTS_AT_ONCE allows, padded to `longest` tokens; padding never wins."""
-    step = max(1, PRODUCTS_AT_ONCE["cuda"] // (longest * len(queries)))
+def _find_maxima(queries: Tensor, documents: Tensor, starts: Tensor, longest: int, best: Tensor, winners: Tensor) -> None:
+    """As many neighbouring documents at once as PRODUCTS_AT_ONCE allows, padded to `longest` tokens; padding never wins."""
+    step = max(1, PRODUCTS_AT_ONCE[queries.device.type] // (longest * len(queries)))
     for first in range(0, len(best), step):
         last = min(first + step, len(best))
         positions = torch.arange(longest, device=queries.device) + starts[first:last, None]  # [n, M]

@@ -1,16 +1,13 @@
-"""SPLADE weights: the maximum, or the sum Σ log(1 + relu(logit)), of the vocabulary logits over a text, one tile of logits at a time.
+"""SPLADE weights: the maximum of the vocabulary logits over a text, one tile of logits at a time.
 
 The maximum has a gradient at one position for each positive (text, term) pair, and only the products of these positions are computed
-again: values and gradients are exact, and memory grows with the number of pairs. The logarithm is taken of the maximum. The sum needs
-every positive position. A trained head has few positive logits: their positions are stored, and only their products are recomputed. An
-untrained, dense head has many: its logits are recomputed for the gradient, tile by tile.
+again: values and gradients are exact, and memory grows with the number of pairs.
 """
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,7 +35,6 @@ class TextBlock:
     lengths: tuple[int, ...]
     rows: Tensor
     ignored_rows: Tensor | None
-    padded: bool
 
 
 def iterate_blocks(layout: PackedLayout) -> Iterator[TextBlock]:
@@ -52,7 +48,7 @@ def iterate_blocks(layout: PackedLayout) -> Iterator[TextBlock]:
 
 def _packed_block(layout: PackedLayout, text: int, lengths: tuple[int, ...], first: int, last: int) -> TextBlock:
     ignored_rows = None if layout.no_attend_mask is None else layout.no_attend_mask[first:last]
-    return TextBlock(text, lengths, torch.arange(first, last, device=layout.starts.device), ignored_rows, False)
+    return TextBlock(text, lengths, torch.arange(first, last, device=layout.starts.device), ignored_rows)
 
 
 def _padded_block(layout: PackedLayout, text: int, lengths: tuple[int, ...], first: int, last: int) -> TextBlock:
@@ -61,7 +57,7 @@ def _padded_block(layout: PackedLayout, text: int, lengths: tuple[int, ...], fir
     ignored_rows = rows >= starts[1:, None]
     rows = rows.clamp(max=last - 1)
     ignored_rows = (ignored_rows if layout.no_attend_mask is None else ignored_rows | layout.no_attend_mask[rows]).flatten()
-    return TextBlock(text, (longest,) * len(lengths), rows.flatten(), ignored_rows, True)
+    return TextBlock(text, (longest,) * len(lengths), rows.flatten(), ignored_rows)
 
 
 def iterate_logit_tiles(block: TextBlock, states: Tensor, words: Tensor | Int8Words) -> Iterator[tuple[slice, Tensor]]:
@@ -137,95 +133,3 @@ def _block_max_positions(logits: Tensor, block: TextBlock, floor: Tensor) -> tup
 def selected_logits(states: Tensor, embedding: Tensor, bias: Tensor, terms: Tensor, positions: Tensor) -> Tensor:
     """The logits of given (position, term) pairs in float32, with gradient; [pairs]."""
     return gather_dot(states.float(), embedding.float(), positions, terms) + bias.float().index_select(0, terms)
-
-
-MAX_POSITIVE_SHARE = 1 / 64  # share of positive logits up to which stored positions are cheaper than recomputed logits
-
-
-def log_saturated_sum(states: Tensor, layout: PackedLayout, embedding: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Σ over a text's positions of log(1 + relu(logit)), if positive, in float32 with gradient.
-
-    states [T, H], embedding [V, H], bias [V] -> texts, terms, weights, each [pairs], ordered by text, then term. Tokens of
-    `no_attend_mask` count nothing. Under autocast the factors of the products, and nothing else, are in half precision.
-    """
-    dtype = product_dtype(states)
-    with torch.autocast(states.device.type, enabled=False):
-        positive = None if states.is_cuda else _positive_logits(states.to(dtype), layout, embedding.to(dtype), bias)
-        if positive is None:
-            texts, terms, weights = _LogSaturatedSum.apply(states, embedding, bias, layout, dtype)
-            return texts, terms, weights
-        positions, terms = positive
-        logits = selected_logits(states, embedding, bias, terms, positions)
-    still_positive = (~(logits <= 0)).nonzero()[:, 0]  # drop logits that were positive only by rounding
-    pair_texts = layout.text_indices[positions[still_positive]]
-    pairs, pair_index = torch.unique(pair_texts * len(embedding) + terms[still_positive], return_inverse=True)
-    weights = logits.new_zeros(len(pairs)).index_add(0, pair_index, torch.log1p(logits[still_positive]))
-    return pairs // len(embedding), pairs % len(embedding), weights
-
-
-@torch.no_grad()
-def _positive_logits(states: Tensor, layout: PackedLayout, words: Tensor, bias: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Positions and terms of all positive logits, each [n]; None as soon as there are too many."""
-    positions, terms = [bias.new_zeros(0, dtype=torch.int64)], [bias.new_zeros(0, dtype=torch.int64)]
-    for block in iterate_blocks(layout):
-        for part, logits in iterate_logit_tiles(block, states, words):
-            row, term = (~(logits <= -bias[part])).nonzero(as_tuple=True)
-            if len(row) > MAX_POSITIVE_SHARE * logits.numel():
-                return None
-            positions.append(block.rows[row])
-            terms.append(term + part.start)
-    return torch.cat(positions), torch.cat(terms)
-
-
-class _LogSaturatedSum(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, states: Tensor, embedding: Tensor, bias: Tensor, layout: PackedLayout, dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        rows, words = states.to(dtype), embedding.to(dtype)
-        sums = torch.zeros(len(layout.lengths), len(words), device=states.device)
-        for block in iterate_blocks(layout):
-            block_sums = sums[block.first_text : block.first_text + len(block.lengths)]
-            for part, logits in iterate_logit_tiles(block, rows, words):
-                block_sums[:, part] = _sum_by_text(torch.add(logits, bias[part]).relu_().log1p_(), block)
-        texts, terms = sums.nonzero(as_tuple=True)
-        weights = sums[texts, terms]
-        ctx.save_for_backward(states, embedding, bias, texts, terms)
-        ctx.layout, ctx.dtype = layout, dtype
-        ctx.mark_non_differentiable(texts, terms)
-        return texts, terms, weights
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        states, embedding, bias, texts, terms = ctx.saved_tensors
-        rows, words = states.to(ctx.dtype), embedding.to(ctx.dtype)
-        parts = [torch.zeros_like(part, dtype=torch.float32) for part in (states, embedding, bias)]
-        weight_gradient = gradients[2].new_zeros(len(ctx.layout.lengths), len(words))
-        weight_gradient[texts, terms] = gradients[2]
-        with torch.autocast(states.device.type, enabled=False):
-            for block in iterate_blocks(ctx.layout):
-                block_gradient = weight_gradient[block.first_text : block.first_text + len(block.lengths)]
-                block_states = rows.index_select(0, block.rows)
-                for part, logits in iterate_logit_tiles(block, rows, words):
-                    values = torch.add(logits, bias[part])
-                    logit_gradient = _expand_to_rows(block_gradient[:, part], block).mul_(values > 0)  # [n, v]
-                    logit_gradient = logit_gradient.div_(values.clamp_(min=0).add_(1))
-                    parts[2][part] += logit_gradient.sum(0)
-                    logit_gradient = logit_gradient.to(ctx.dtype)
-                    parts[0].index_add_(0, block.rows, (logit_gradient @ words[part]).float())
-                    parts[1][part] += logit_gradient.T @ block_states
-        return *(part.to(own.dtype) for part, own in zip(parts, (states, embedding, bias), strict=True)), None, None
-
-
-def _sum_by_text(weights: Tensor, block: TextBlock) -> Tensor:
-    """Weights [n, v] of a block's rows summed by text: [texts, v]."""
-    if block.padded:
-        return weights.view(len(block.lengths), block.lengths[0], -1).sum(1)
-    return torch.stack([text_weights.sum(0) for text_weights in weights.split(list(block.lengths))])
-
-
-def _expand_to_rows(values: Tensor, block: TextBlock) -> Tensor:
-    """Values [texts, v] repeated for each row of a text: [n, v]."""
-    if block.padded:
-        return values[:, None].expand(-1, block.lengths[0], -1).flatten(0, 1).clone()
-    return torch.repeat_interleave(values, torch.tensor(block.lengths), 0, output_size=len(block.rows))

@@ -200,16 +200,14 @@ class SingleProcess:
 
 @contextmanager
 def _add_memory_advice(stage: Stage) -> Iterator[None]:
-    """Explain an out-of-memory error: the device, how much of its memory is in use, and which flags of the stage need less."""
+    """Explain an out-of-memory error: what was wanted, and which flags of the stage need less."""
     try:
         yield
     except (MemoryError, RuntimeError) as problem:
         advice = [hint for name, hint in MEMORY_ADVICE.items() if name in {setting.name for setting in settings.list_settings(type(stage))}]
         if not advice or not is_out_of_memory(problem):
             raise
-        from moeir.kernels.memory import describe_out_of_memory
-
-        raise OutOfMemory(f"{describe_out_of_memory(problem)}; {', '.join(advice)}") from problem
+        raise OutOfMemory(f"out of memory ({' '.join(str(problem).split())[:200]}); {', '.join(advice)}") from problem
 
 
 def check_settings(stage: Stage) -> None:

@@ -251,7 +251,6 @@ class Finetune(TrainingStage, InputOptions):
     def work(self) -> Counts:
         from moeir.architectures.initialize import build_checkpoint
         from moeir.backbones.device import select_dtype
-        from moeir.kernels import heap
         from moeir.reporting import training_curves
         from moeir.training import dev_sets, objectives, retrieval_task, token_cache, trainer
         from moeir.training.competition import LearningSpeed
@@ -297,11 +296,9 @@ class Finetune(TrainingStage, InputOptions):
             watch = dev_sets.CompetitionWatch(self.output / RESUME, dev_set.every, start)
         evaluator = None if dev_set is None else dev_sets.DevEvaluator(checkpoint, dev_set, dtype, process_group, loss, watch)
         save = partial(self.save_checkpoint, checkpoint, self.model, self.objective)
-        saves_memory = self.recompute or self.gradient_cache is not None
-        with heap.tune_malloc(heap.RETURN_FREED if saves_memory else heap.KEEP_FREED):
-            options = self.trainer_options(process_group, task.size, save)
-            state = {} if speed is None else speed.tensors
-            counts = trainer.train(task, schedule, self.output, evaluator=evaluator, objective_state=state, **options)
+        options = self.trainer_options(process_group, task.size, save)
+        state = {} if speed is None else speed.tensors
+        counts = trainer.train(task, schedule, self.output, evaluator=evaluator, objective_state=state, **options)
         if watch is not None and process_group.is_main:
             log.info("%s", training_curves.describe_gains(training_curves.load_trainings([self.output])[0].monitor))
         return save(self.output, counts) if process_group.is_main else None

@@ -134,7 +134,6 @@ class Pretrain(TrainingStage):
 
         from moeir.architectures.initialize import build_checkpoint
         from moeir.backbones.device import select_dtype
-        from moeir.kernels import heap
         from moeir.pretraining.base import scale_heads
         from moeir.pretraining.task import HeldOutLoss, PretrainingTask
         from moeir.training import trainer
@@ -161,8 +160,7 @@ class Pretrain(TrainingStage):
         save = partial(self.save_checkpoint, checkpoint, self.model, self.objective)
         every = self.evaluate_every or max(1, schedule.steps // EVALUATIONS)
         evaluator = None if held_out is None else HeldOutLoss(task, held_out, every)
-        with heap.tune_malloc(heap.RETURN_FREED if self.recompute else heap.KEEP_FREED):
-            counts = trainer.train(task, schedule, self.output, evaluator=evaluator, **self.trainer_options(process_group, task.size, save))
+        counts = trainer.train(task, schedule, self.output, evaluator=evaluator, **self.trainer_options(process_group, task.size, save))
         if held_out is not None:
             counts["held_out"] = counts.pop("development")
         return save(self.output, counts) if process_group.is_main else None

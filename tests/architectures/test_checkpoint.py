@@ -195,7 +195,6 @@ def test_weights_that_are_not_finite_are_refused_by_name(name, value, tiny_model
     ("spec", "name", "source"),
     [
         ("splade", "encoder.vocabulary_head.norm.weight", "lexical"),
-        ("splade:pooling=sum", "encoder.vocabulary_head.norm.weight", "lexical"),
         (SPECS[0], "encoder.vocabulary_head.norm.weight", "lexical"),
         ("colbert:dim=8", "heads.local.projection.weight", "local"),
         ("coil", "heads.exact.projection.weight", "exact"),

@@ -245,17 +245,21 @@ def test_lower_case_is_kept_in_a_checkpoint(tiny_model, tmp_path, moeir):
     assert peer("The OWL, Émile")["input_ids"] == cased.tokenizer.encode(["the owl, émile"])[0]
 
 
-def test_the_pooling_of_a_sparse_encoder_is_read_and_its_vectors_are_not_dense(tiny_model_with_head, tmp_path):
+def test_the_activation_of_a_sparse_encoder_is_read_and_its_vectors_are_not_dense(tiny_model_with_head, tmp_path):
     sparse = "sentence_transformers.sparse_encoder.models"
     entries = list_modules((f"{sparse}.MLMTransformer", ""), (f"{sparse}.SpladePooling", "1_SpladePooling"))
-    files = {"modules.json": entries, "1_SpladePooling/config.json": {"pooling_strategy": "sum", "activation_function": "relu"}}
+    files = {"modules.json": entries, "1_SpladePooling/config.json": {"pooling_strategy": "max", "activation_function": "log1p_relu"}}
     folder, _ = write_folder(tiny_model_with_head, tmp_path / "folder", files)
-    assert "pooling=sum" in build_checkpoint(folder, "splade", {}).spec
+    assert "activation=log1p_relu" in build_checkpoint(folder, "splade", {}).spec
     with pytest.raises(ArtifactError, match="its modules are MLMTransformer, SpladePooling"):
         build_checkpoint(folder, "dense", {})
-    (folder / "1_SpladePooling/config.json").write_text(json.dumps({"activation_function": "gelu"}))
-    with pytest.raises(ArtifactError, match="activation_function is 'gelu'"):
-        build_checkpoint(folder, "splade", {})
+    for settings, message in (
+        ({"activation_function": "gelu"}, "activation_function is 'gelu'; moeir reads 'relu' and 'log1p_relu'"),
+        ({"pooling_strategy": "sum"}, "pooling_strategy is 'sum'; moeir reads 'max'"),
+    ):
+        (folder / "1_SpladePooling/config.json").write_text(json.dumps(settings))
+        with pytest.raises(ArtifactError, match=message):
+            build_checkpoint(folder, "splade", {})
 
 
 def write_cross_encoder(tiny_model, folder, **changes):

@@ -39,15 +39,15 @@ def all_logits(folder, ids):
     return model(input_ids=torch.tensor([ids]), attention_mask=mask).logits[0]
 
 
-@pytest.mark.parametrize(("name", "pooling"), [*((name, "max") for name in DECODERS), ("qwen3", "sum"), ("gemma3_text", "sum")])
-def test_the_weights_of_a_bidirectional_decoder_are_those_of_all_its_logits(name, pooling, weights):
+@pytest.mark.parametrize("name", DECODERS)
+def test_the_weights_of_a_bidirectional_decoder_are_those_of_all_its_logits(name, weights):
     folder = weights(name, **({"use_bidirectional_attention": False} if name == "gemma3_text" else {}))
-    checkpoint = build_checkpoint(folder, f"splade:pooling={pooling}", RULES, backbone="bidirectional")
+    checkpoint = build_checkpoint(folder, "splade", RULES, backbone="bidirectional")
     ids = checkpoint.token_ids(TEXTS, "document")[0]
     saturated = [torch.log1p(all_logits(folder, text).relu()) for text in ids]
-    expected = torch.stack([part.amax(0) if pooling == "max" else part.sum(0) for part in saturated])
+    expected = torch.stack([part.amax(0) for part in saturated])
     assert difference(checkpoint.encode(TEXTS)["lexical"].to_matrix(), expected) <= 1e-5
-    causal = build_checkpoint(folder, f"splade:pooling={pooling}", RULES)
+    causal = build_checkpoint(folder, "splade", RULES)
     assert difference(causal.encode(TEXTS)["lexical"].to_matrix(), expected) > 1e-2
 
 
@@ -97,11 +97,10 @@ def peak_memory(work):
     return max(accumulate(event.nbytes() for event in sorted(changes, key=lambda event: event.start_ns())))
 
 
-@pytest.mark.parametrize("pooling", ["max", "sum"])
-def test_a_step_of_a_sparse_decoder_has_memory_for_less_than_an_eighth_of_all_logits(pooling, weights):
+def test_a_step_of_a_sparse_decoder_has_memory_for_less_than_an_eighth_of_all_logits(weights):
     """Two texts of 800 tokens, 20,000 words: 128 MB of logits, which the plain formula has, and as much for their gradient."""
     folder, vocabulary = weights("qwen3", vocab_size=20_000, max_position_embeddings=2048), 20_000
-    checkpoint = build_checkpoint(folder, f"splade:pooling={pooling}", RULES, backbone="bidirectional")
+    checkpoint = build_checkpoint(folder, "splade", RULES, backbone="bidirectional")
     architecture, peaks, logits = checkpoint.architecture.train(), {}, 2 * 800 * vocabulary * 4
     for length in (100, 800):
         ids = torch.randint(10, vocabulary, (2, length), generator=torch.Generator().manual_seed(0)).tolist()
@@ -111,7 +110,7 @@ def test_a_step_of_a_sparse_decoder_has_memory_for_less_than_an_eighth_of_all_lo
 
     def apply_formula():
         all_weights = torch.log1p(architecture.encoder.logits(architecture.encoder(tokens)).relu()).unflatten(0, (2, -1))
-        (all_weights.amax(1) if pooling == "max" else all_weights.sum(1)).sum().backward()
+        all_weights.amax(1).sum().backward()
 
     assert peak_memory(apply_formula) > 2 * logits
 

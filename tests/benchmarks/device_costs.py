@@ -49,7 +49,6 @@ TRAININGS: dict[str, tuple[str, str, float]] = {  # architecture, objective, dro
     "came, adapters": ("came:adapters=16", "competitive", 0.1),
     "splade max": ("splade", FLOPS, 0.1),
     "splade max, no dropout": ("splade", FLOPS, 0.0),
-    "splade sum": ("splade:pooling=sum", FLOPS, 0.1),
     "taser token": ("taser:routing=token", "contrastive", 0.1),
     "colbert": (f"colbert:{SIGNS}", "contrastive", 0.0),
 }

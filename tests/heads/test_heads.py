@@ -98,18 +98,17 @@ def test_vectors_too_long_for_float32_are_not_numbers_and_all_others_are_those_o
         assert torch.equal(normal, torch.nn.functional.normalize(head(plain, tokens()).vectors))
 
 
-@pytest.mark.parametrize("pooling", ["max", "sum"])
 @pytest.mark.parametrize("silent", [None, (1, 0, 2)])
-def test_lexical_weights_are_the_saturated_maxima_or_sums_of_the_logits(silent, pooling):
+def test_lexical_weights_are_the_saturated_maxima_of_the_logits(silent):
     torch.manual_seed(0)
     encoder = Encoder(EncoderConfig(20, H, 1, 2, 8, initializer_range=1.0), vocabulary_head=True).eval()
     encoder.vocabulary_head.bias.data.normal_()
     encoder.vocabulary_head.bias.data[7] = encoder.embeddings.words.weight.data[7] = 0.0  # a logit of 0, which is no weight
-    output = LexicalHead(pooling=pooling)(states(), tokens("query", silent), encoder)
+    output = LexicalHead()(states(), tokens("query", silent), encoder)
     logits = rows(encoder.logits(states()).detach())
     actual = [row.tolist() for row in output.to_matrix()]
     for weights, text, quiet in zip(actual, logits, silent or (0, 0, 0), strict=True):
-        expected = (oracles.lexical if pooling == "max" else oracles.sum_pooled_lexical)(text[: len(text) - quiet])
+        expected = oracles.lexical(text[: len(text) - quiet])
         assert weights == pytest.approx([expected.get(term, 0.0) for term in range(20)], abs=1e-5)
     assert bool((output.weights > 0).all())
 

@@ -1,6 +1,4 @@
-"""The maximum and the saturated sum over positions without [T, V]: values and gradients of the plain form in little memory."""
-
-from functools import partial
+"""The maximum over positions without [T, V]: values and gradients of the plain form in little memory."""
 
 import pytest
 import torch
@@ -32,26 +30,18 @@ def layout(silent=None, lengths=LENGTHS):
     return PackedLayout(lengths, torch.tensor([0, *lengths]).cumsum(0), silent)
 
 
-def plain(states, embedding, bias, silent=None, pooling="max", lengths=LENGTHS):
-    """log(1 + relu(logit)), the largest (of equals the first) or the sum over positions, from all logits [T, V] -> [B, V]."""
+def plain(states, embedding, bias, silent=None, lengths=LENGTHS):
+    """log(1 + relu(logit)), the largest (of equals the first), from all logits [T, V] -> [B, V]."""
     logits = torch.nn.functional.linear(states, embedding) + bias
     logits = logits if silent is None else logits.masked_fill(silent[:, None], float("-inf"))
     parts = torch.log1p(torch.relu(logits)).split(lengths)
-    return torch.stack([part.max(0).values if pooling == "max" else part.sum(0) for part in parts])
+    return torch.stack([part.max(0).values for part in parts])
 
 
 def fast(states, embedding, bias, silent=None, lengths=LENGTHS):
     texts, terms, positions = splade.find_max_positions(states, layout(silent, lengths), embedding, bias)
     weights = torch.log1p(torch.relu(splade.selected_logits(states, embedding, bias, terms, positions)))
     return torch.zeros(len(lengths), len(embedding)).index_put((texts, terms), weights)
-
-
-def summed(states, embedding, bias, silent=None, lengths=LENGTHS):
-    texts, terms, weights = splade.log_saturated_sum(states, layout(silent, lengths), embedding, bias)
-    return torch.zeros(len(lengths), len(embedding)).index_put((texts, terms), weights)
-
-
-FORMS = {"max": fast, "sum": summed}
 
 
 def outcome(form, tensors, silent=None):
@@ -63,46 +53,36 @@ def outcome(form, tensors, silent=None):
 @pytest.mark.parametrize("silent", [False, True])
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("pooling, few", [("max", 0.0), ("sum", 0.0), ("sum", 1.0)])
-def test_values_and_gradients_are_those_of_the_plain_form(monkeypatch, silent, sizes, way, pooling, few):
+def test_values_and_gradients_are_those_of_the_plain_form(monkeypatch, silent, sizes, way):
     for table, size in zip((splade.TOKENS_AT_ONCE, splade.BYTES_AT_ONCE, gathered_products.BYTES_AT_ONCE), sizes, strict=True):
         monkeypatch.setitem(table, "cpu", size)
     monkeypatch.setattr(splade, "_packed_block", getattr(splade, way))
-    monkeypatch.setattr(splade, "MAX_POSITIVE_SHARE", few)
     mask = torch.cat([torch.arange(length) == length - 1 for length in LENGTHS]) & (torch.arange(sum(LENGTHS)) != 11) if silent else None
-    results, expected_results = outcome(FORMS[pooling], tied(), mask), outcome(partial(plain, pooling=pooling), tied(), mask)
+    results, expected_results = outcome(fast, tied(), mask), outcome(plain, tied(), mask)
     for value, expected in zip(results, expected_results, strict=True):
         assert (value - expected).abs().max() <= 1e-5 * expected.abs().max()
 
 
-@pytest.mark.parametrize("few", [0.0, 1.0])
-def test_pairs_come_ordered_by_text_then_term(monkeypatch, few):
-    monkeypatch.setattr(splade, "MAX_POSITIVE_SHARE", few)
+def test_pairs_come_ordered_by_text_then_term(monkeypatch):
     monkeypatch.setitem(splade.BYTES_AT_ONCE, "cpu", 1000)
     states, embedding, bias = (part.detach() for part in inputs(2))
-    for texts, terms, _ in (form(states, layout(), embedding, bias) for form in (splade.find_max_positions, splade.log_saturated_sum)):
-        keys = (texts * V + terms).tolist()
-        assert keys == sorted(set(keys)) and len(keys) > V
+    texts, terms, _ = splade.find_max_positions(states, layout(), embedding, bias)
+    keys = (texts * V + terms).tolist()
+    assert keys == sorted(set(keys)) and len(keys) > V
 
 
-@pytest.mark.parametrize("few", [-1.0, 1.0])
-def test_a_batch_without_any_positive_term_has_no_pairs(monkeypatch, few):
-    monkeypatch.setattr(splade, "MAX_POSITIVE_SHARE", few)
+def test_a_batch_without_any_positive_term_has_no_pairs():
     states, embedding, _ = inputs(3)
-    for form in (splade.find_max_positions, splade.log_saturated_sum):
-        results = form(states, layout(), embedding, torch.full((V,), -1000.0))
-        assert [len(part) for part in results] == [0, 0, 0]
-    results[2].sum().backward()
+    bias = torch.full((V,), -1000.0)
+    assert [len(part) for part in splade.find_max_positions(states, layout(), embedding, bias)] == [0, 0, 0]
+    fast(states, embedding, bias).sum().backward()
     assert float(states.grad.abs().sum()) == 0
 
 
-@pytest.mark.parametrize("few", [0.0, 1.0])
-@pytest.mark.parametrize("pooling", FORMS)
-def test_half_precision_costs_no_more_than_in_the_plain_form(monkeypatch, pooling, few):
+def test_half_precision_costs_no_more_than_in_the_plain_form():
     """Only factors of products are in half precision: outputs and gradients are float32, as close to full precision as the plain form."""
-    monkeypatch.setattr(splade, "MAX_POSITIVE_SHARE", few)
-    whole, errors = outcome(partial(plain, pooling=pooling), inputs(4)), {}
-    for name, form in (("ours", FORMS[pooling]), ("plain", partial(plain, pooling=pooling))):
+    whole, errors = outcome(plain, inputs(4)), {}
+    for name, form in (("ours", fast), ("plain", plain)):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             results = outcome(form, inputs(4))
         errors[name] = [float((one.float() - other).norm() / other.norm()) for one, other in zip(results, whole, strict=True)]
@@ -110,17 +90,13 @@ def test_half_precision_costs_no_more_than_in_the_plain_form(monkeypatch, poolin
     assert all(0 < ours <= 1.1 * theirs for ours, theirs in zip(errors["ours"], errors["plain"], strict=True)), errors
 
 
-@pytest.mark.parametrize("few", [0.0, 1.0])
-@pytest.mark.parametrize("pooling", FORMS)
-def test_the_same_bytes_each_time(monkeypatch, pooling, few):
-    monkeypatch.setattr(splade, "MAX_POSITIVE_SHARE", few)
-    first, second = (outcome(FORMS[pooling], inputs(6)) for _ in range(2))
+def test_the_same_bytes_each_time():
+    first, second = (outcome(fast, inputs(6)) for _ in range(2))
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
 
 
 @pytest.mark.parametrize("share, dtype", [("few", torch.float32), ("many", torch.bfloat16)])
-@pytest.mark.parametrize("pooling", FORMS)
-def test_memory_is_an_eighth_of_the_plain_form(dtype, pooling, share):
+def test_memory_is_an_eighth_of_the_plain_form(dtype, share):
     """64 documents of at most 128 tokens and 8 queries, forward and backward, without inputs, outputs and gradients."""
     terms, width = 4000, 16
     generator = torch.Generator().manual_seed(7)
@@ -138,17 +114,14 @@ def test_memory_is_an_eighth_of_the_plain_form(dtype, pooling, share):
 
         return peak_bytes(step) - own
 
-    assert used([FORMS[pooling]] * 2) <= used([partial(plain, pooling=pooling)] * 2) / 8
+    assert used([fast] * 2) <= used([plain] * 2) / 8
 
 
-@pytest.mark.parametrize("few", [True, False])
 @pytest.mark.parametrize("part", [0, 1, 2])  # states, word embeddings, bias
-@pytest.mark.parametrize("pooling", ["max", "sum"])
 @pytest.mark.parametrize("way", WAYS)
-def test_a_logit_that_is_nan_is_a_weight_that_is_nan(monkeypatch, way, pooling, part, few):
+def test_a_logit_that_is_nan_is_a_weight_that_is_nan(monkeypatch, way, part):
     monkeypatch.setattr(splade, "_packed_block", getattr(splade, way))
-    monkeypatch.setattr(splade, "MAX_POSITIVE_SHARE", 1.0 if few else 0.0)
     tensors = [tensor.detach() for tensor in inputs()]
     tensors[part][1] = float("nan")
-    expected = plain(*tensors, pooling=pooling).isnan()
-    assert expected.any() and torch.equal(FORMS[pooling](*tensors).isnan(), expected)
+    expected = plain(*tensors).isnan()
+    assert expected.any() and torch.equal(fast(*tensors).isnan(), expected)

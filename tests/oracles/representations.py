@@ -47,12 +47,6 @@ def exact_match(query, document):
     return math.fsum(max([0.0, *(dense(token, other) for name, other in document if name == term)]) for term, token in query)
 
 
-def sum_pooled_lexical(logits):
-    """term -> Σ over positions of log(1 + relu(logit)), where that is positive; logits is a list of rows."""
-    sums = {term: math.fsum(math.log1p(max(row[term], 0.0)) for row in logits) for term in range(len(logits[0]))}
-    return {term: value for term, value in sums.items() if value > 0}
-
-
 def prune_terms(text, most, least):
     """The heaviest terms of a text, term -> weight: at most `most`, each at least `least`, sorted by term."""
     order = sorted((term for term in text if least is None or text[term] >= least), key=lambda term: (-text[term], term))

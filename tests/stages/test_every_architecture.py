@@ -16,7 +16,7 @@ SMALL_SIZES = {"came": "shared_layers=2,local_dim=8", "coil": "dim=8,cls_dim=16"
 NAMES = [variant.name for variant in variants.list_variants("architectures") if variant.name != "cross-encoder"]  # which reads pairs
 PLAIN = [f"{name}:{SMALL_SIZES[name]}" if name in SMALL_SIZES else name for name in NAMES]
 VARIED = [
-    "dense:encoders=separate", "splade:pooling=sum", "coil:dim=8,cls_dim=0", "mote:encoders=siamese",
+    "dense:encoders=separate", "splade:activation=log1p_relu", "coil:dim=8,cls_dim=0", "mote:encoders=siamese",
     "mote:similarity=dense", "mote:similarity=sparse,sparse_head=raw", "taser:routing=shared",
     "taser:routing=token,gates=per_layer", "sbmoe:inference=all", "sbmoe:inference=random,gate=random",
     "colbert:dim=8,markers=true,augmentation=true,normalise=true,punctuation=false",

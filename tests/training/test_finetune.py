@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from moeir.kernels import heap
 from moeir.training.trainer import METRICS_FILE
 
 
@@ -56,14 +55,6 @@ def test_files_are_one_set_or_sets_in_turns(finetune):
     assert united["examples"] == 6 and len(metrics) == united["steps"] == 3
     _, sets, metrics = finetune("dense", ("a", "b"), "--sampling-rate", 1, "--sampling-rate", 2, name="sets")
     assert sets["examples"] == 10 and len(metrics) == sets["steps"] == 3 + 2 * 2
-
-
-@pytest.mark.parametrize("flags", [(), ("--recompute",), ("--gradient-cache", 60)])
-def test_a_training_keeps_what_it_frees_unless_a_flag_saves_memory(finetune, monkeypatch, flags):
-    options = []
-    monkeypatch.setattr(heap, "_set_mallopt", options.append)
-    finetune("dense", ("a",), *flags)
-    assert options == [heap.RETURN_FREED if flags else heap.KEEP_FREED, heap.LIKE_GLIBC]
 
 
 def test_a_second_training_can_skip_what_the_first_one_read(finetune):

@@ -23,7 +23,7 @@ BALANCED = partial(objectives.contrastive, regularizers=RegularizerWeights(load_
 KINDS = {
     "came": ("came:shared_layers=2,local_dim=8,normalise=true,routing=token,global_experts=3", COMPETITIVE),
     "dense": ("dense:pooling=mean,normalise=true", objectives.contrastive),
-    "splade, sums": ("splade:pooling=sum", objectives.contrastive),
+    "splade": ("splade", objectives.contrastive),
     "colbert": ("colbert:dim=8,augmentation=true", objectives.contrastive),
     "mote": ("mote:similarity=hybrid", objectives.contrastive),
     "taser": ("taser:routing=sequence,every=1", BALANCED),

@@ -36,15 +36,12 @@ log = logging.getLogger(__name__)
 def resolve_model(model: Path, extra_files: Iterable[str] = (), revision: str | None = None) -> Path:
     """The folder of a model: a path, or a name on the hub, downloaded or cached, with `extra_files` that no other model has.
 
-    For a GGUF file, or a folder whose only weights are one, a temporary folder.
+    For a GGUF file a temporary folder.
     """
-    if model.is_dir() and not (gguf_files := find_gguf_files(model)):
+    if model.is_dir():
         return model
-    if model.is_dir() and len(gguf_files) > 1:
-        raise UsageError(f"{model}: has {len(gguf_files)} GGUF files; name one of them, {gguf_files[0]} for example")
-    if model.is_dir() or (model.suffix == ".gguf" and model.is_file()):
-        file = gguf_files[0] if model.is_dir() else model
-        unpacked: Path = _import_transformers().unpack_gguf(file, read_identity(file))
+    if model.suffix == ".gguf" and model.is_file():
+        unpacked: Path = _import_transformers().unpack_gguf(model, read_identity(model))
         return unpacked
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
@@ -66,11 +63,6 @@ def resolve_commit(model: str, revision: str, files: Iterable[str]) -> Path:
     if cached and all(isinstance(path, str) for path in cached):
         return Path(str(cached[0])).parent
     return resolve_model(Path(model), revision=revision)
-
-
-def find_gguf_files(folder: Path) -> list[Path]:
-    """The GGUF files of a folder of plain weights without weights of another format; of one that `unpack_gguf` made, none."""
-    return sorted(folder.glob("*.gguf")) if not (folder / "config.json").exists() and not list(folder.glob("*.safetensors")) else []
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -268,7 +260,8 @@ def check_sizes(folder: Path, config: EncoderConfig, weights: Mapping[str, Tenso
     """ArtifactError if config.json has other sizes than the weights beside it: nothing of these sizes is allocated before."""
     if config.layers > len(weights):
         raise ArtifactError(f"{folder}/config.json: num_hidden_layers is {config.layers}, and there are only {len(weights)} weights")
-    check_shapes(folder, config.build_meta_weights(), weights)
+    with torch.device("meta"):
+        check_shapes(folder, Encoder(config).state_dict(), weights)
 
 
 def check_shapes(folder: Path, expected: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:

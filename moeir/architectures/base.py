@@ -8,18 +8,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from moeir.analysis.flops import Mixture, ParameterAccount
 from moeir.backbones.dispatch import RouterOutput
 from moeir.backbones.encoder import Encoder, Layer
-from moeir.backbones.layers import RotaryAttention, TopKFeedForward
+from moeir.backbones.layers import TopKFeedForward
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
-from moeir.backbones.transformers_encoder import TransformersEmbeddings, TransformersLayer
 from moeir.errors import UsageError
 from moeir.heads.pooling import PoolingHead
-from moeir.mixtures.adapters import Adapted, AdaptedEmbedding, AdapterRouter, TowerRouter, merge_adapters
+from moeir.mixtures.adapters import AdapterRouter, merge_adapters
 from moeir.mixtures.embedding import EmbeddingMixture
-from moeir.mixtures.feedforward import RoutedFeedForward, find_routers
-from moeir.mixtures.router import LEARNED_ROUTINGS, ExpertRouter
+from moeir.mixtures.feedforward import find_routers
+from moeir.mixtures.router import ExpertRouter
 from moeir.parsing import check_choice
 from moeir.representations.base import ByExpert, Representation, check_finite
 from moeir.representations.dense import Dense
@@ -269,67 +267,3 @@ def copy_to_host(encoded: EncoderOutput) -> Callable[[], EncoderOutput]:
         return host_copy.drop_zero_weights()
 
     return wait
-
-
-def count_parameters(architecture: Architecture) -> ParameterAccount:
-    """The parameters of an architecture, each counted once, and which experts of its mixtures run for queries and documents."""
-    unused, windows, widths = [], {}, {}
-    shapes = {name: tuple(parameter.shape) for name, parameter in architecture.named_parameters()}
-    mixtures, runs = _split_adapters(architecture, shapes)
-    for module_name, module in architecture.named_modules():
-        if isinstance(module, RoutedFeedForward):
-            learned = module.routing in LEARNED_ROUTINGS
-            experts_by_side = {"query": (0,), "document": (0,) if learned else (len(module.experts) // 2,)}
-            mixtures.append(Mixture(module_name, experts_by_side, routed=learned, gate_once_per_text=module.routing == "sequence"))
-        elif isinstance(module, EmbeddingMixture):
-            uses_all = module.inference == "all" and module.gate is not None
-            experts_by_side = dict.fromkeys(("query", "document"), tuple(range(len(module.experts))) if uses_all else (0,))
-            options = {"routed": len(module.experts) > 1, "single": len(module.experts) == 1}
-            mixtures.append(Mixture(module_name, experts_by_side, once_per_text=True, gate_once_per_text=True, **options))
-            unused.append(f"{module_name}.noise.")
-        elif isinstance(module, TopKFeedForward):
-            mixtures.append(Mixture(module_name, dict.fromkeys(("query", "document"), tuple(range(module.top_k))), routed=True))
-            for part in ("up", "down"):
-                rows, width = shapes.pop(f"{module_name}.expert_{part}")
-                experts = module.gate.out_features
-                shapes |= {f"{module_name}.experts.{number}.{part}": (rows // experts, width) for number in range(experts)}
-        elif isinstance(module, RotaryAttention) and module.window is not None:
-            windows[module_name] = module.window // 2
-        elif isinstance(module, TransformersLayer):
-            widths[module_name] = module.hidden
-        elif isinstance(module, TransformersEmbeddings):
-            tables = {name: part for name, part in module.named_modules() if isinstance(part, nn.Embedding)}
-            for name, part in tables.items():
-                if (old := f"{module_name}.{name}.weight") in shapes:  # T5 has a second module for its word embeddings
-                    shapes[f"{module_name}.{'words' if part is module.words else f'{name}.places'}.weight"] = shapes.pop(old)
-    return ParameterAccount(shapes, architecture.representation_kinds, tuple(mixtures), tuple(unused), windows, widths, runs)
-
-
-def _split_adapters(architecture: Architecture, shapes: dict[str, tuple[int, ...]]) -> tuple[list[Mixture], dict[str, tuple[str, ...]]]:
-    """Name the matrices of each adapter apart among the shapes; returns their mixtures, and the layers that run once for each expert.
-
-    Of learned routers all adapters are multiplied, most of them by 0.
-    """
-    mixtures, runs, router = list[Mixture](), dict[str, tuple[str, ...]](), None
-    for name, module in architecture.named_modules():
-        if isinstance(module, Layer):
-            router, layer_name = module.router, name
-            if isinstance(router, AdapterRouter) and router.routing in LEARNED_ROUTINGS:
-                mixtures.append(Mixture(f"{name}.router", {}, routed=True, gate_once_per_text=router.routing == "sequence"))
-        elif isinstance(module, Adapted):
-            is_table = isinstance(module, AdaptedEmbedding)  # whose A is a table too: a token has one of its columns
-            names = {"down.places.weight" if is_table else "down": "down", "up": "up"}
-            expert_shapes = {part: shapes.pop(f"{name}.{own}")[1:] for part, own in names.items()}
-            is_shared = len(module.experts) == 1 if is_table else router is None
-            for number, expert in enumerate(module.experts):
-                own_name = f"towers.{expert}.{name}" if isinstance(router, TowerRouter) else f"{name}.experts.{number}"
-                shapes |= {f"{name if is_shared else own_name}.{part}": shape for part, shape in expert_shapes.items()}
-            if is_table:
-                mixtures += [] if is_shared else [Mixture(name, {"query": (0,), "document": (1,)})]
-            elif isinstance(router, TowerRouter):
-                runs[layer_name] = module.experts
-            elif isinstance(router, AdapterRouter):
-                every = tuple(range(len(module.experts)))
-                first = {side: (router.first_of_side(side),) if router.routing == "role" else every for side in ("query", "document")}
-                mixtures.append(Mixture(name, first))
-    return mixtures, runs

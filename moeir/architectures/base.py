@@ -113,7 +113,7 @@ class Architecture(nn.Module):
         self.token_experts: tuple[str, ...] = ()  # those that read the tokens of a query alone, without the encoder
         self.summed_experts: dict[str, tuple[str, ...]] = {}  # scores that are trained as one, each with its experts
         self.token_terms: tuple[str, ...] = ()  # experts whose terms are the tokens of a text
-        self.markers = self.augmentation = False
+        self.markers = False  # whether a text has one more token, which says its side
 
     @property
     def representation_kinds(self) -> dict[str, str]:
@@ -212,29 +212,12 @@ class Architecture(nn.Module):
         return encoded if ordered.order is None else encoded.select(ordered.order, permutation=True)
 
     def truncate_and_mark(self, texts: list[list[int]], side: str, length: int) -> tuple[list[list[int]], list[int] | None]:
-        """Ids truncated to `length`, the last special tokens kept, with markers and query augmentation if the architecture uses them.
+        """Ids truncated to `length`, the last special tokens kept; an architecture may add a marker first and [MASK] tokens last.
 
         The second value counts the [MASK] tokens at the end of each text, which are not attended to (ColBERT).
         """
-        marker = (self.special_tokens.query_marker if side == "query" else self.special_tokens.document_marker) if self.markers else None
-        budget = length - (marker is not None)
-        leading, trailing = self.special_tokens.leading, self.special_tokens.trailing
-        truncated = [ids if len(ids) <= budget else [*ids[: budget - trailing], *ids[len(ids) - trailing :]] for ids in texts]
-        if marker is not None:
-            truncated = [[*ids[:leading], marker, *ids[leading:]] for ids in truncated]
-        if not (self.augmentation and side == "query"):
-            return truncated, None
-        assert self.special_tokens.mask is not None
-        mask_counts = [length - len(ids) for ids in truncated]
-        return [ids + [self.special_tokens.mask] * count for ids, count in zip(truncated, mask_counts, strict=True)], mask_counts
-
-    def enable_markers(self, markers: bool, augmentation: bool) -> None:
-        """Enable ColBERT's markers and query augmentation; UsageError if the vocabulary lacks their tokens."""
-        if markers and None in (self.special_tokens.query_marker, self.special_tokens.document_marker):
-            raise UsageError("markers=true: the vocabulary has no [unused0] and [unused1]; leave markers out")
-        if augmentation and self.special_tokens.mask is None:
-            raise UsageError("augmentation=true: the vocabulary has no [MASK]; leave augmentation out")
-        self.markers, self.augmentation = markers, augmentation
+        trailing = self.special_tokens.trailing
+        return [ids if len(ids) <= length else [*ids[: length - trailing], *ids[len(ids) - trailing :]] for ids in texts], None
 
     def set_gradient_checkpointing(self, enabled: bool) -> None:
         """Gradient checkpointing: layers store only their input and are recomputed in the backward pass (Chen et al. 2016)."""

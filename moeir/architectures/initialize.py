@@ -37,7 +37,6 @@ from moeir.errors import ArtifactError, UsageError
 from moeir.heads import mlm_head
 from moeir.heads.classification import WordLogitHead, binary_to_single_logit
 from moeir.heads.lexical import LexicalHead
-from moeir.heads.mlm_head import UntransformedMlmHead
 from moeir.heads.pooling import PoolingHead
 from moeir.kernels.token_budget import split_by_tokens
 from moeir.mixtures.router import ExpertRouter
@@ -294,15 +293,13 @@ def _fit_mlm_head(model: RetrievalModel, texts: Sequence[str], seed: int) -> Non
     outputs = [architecture.encode_states(part)["lexical"] if is_lexical else architecture.encoder(part) for part in parts]
     states, token_ids = torch.cat(outputs), torch.cat([part.ids for part in parts])
     special_tokens = architecture.special_tokens
-    special_ids = [special_tokens.beginning, special_tokens.separator, special_tokens.document_marker if architecture.markers else None]
-    is_ordinary = ~torch.isin(token_ids, torch.tensor([number for number in special_ids if number is not None]))
+    special_ids = [number for number in (special_tokens.beginning, special_tokens.separator) if number is not None]
+    is_ordinary = ~torch.isin(token_ids, torch.tensor(special_ids))
     words, tokens = architecture.encoder.vocabulary_words, (states[is_ordinary], token_ids[is_ordinary])
     assert head is not None
     fitted = "no vocabulary head in the weights: fitted one"
     if bias is not None:
         fitted, report = "no bias in the vocabulary head: fitted one", mlm_head.fit_bias(bias, head, words, *tokens)
-    elif isinstance(head, UntransformedMlmHead):
-        report = mlm_head.fit_bias(head.bias, head, words, *tokens)
     else:
         report = mlm_head.fit_mlm_head(head, words, *tokens)
     if architecture.document_encoder is not None and architecture.document_encoder.vocabulary_head is not None:

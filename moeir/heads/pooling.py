@@ -81,16 +81,14 @@ def pool_states(pooling: str, states: Tensor, tokens: PackedTokens) -> Tensor:
 
 
 class ProjectionHead(nn.Module):
-    """A linear map with bias of the first token, followed by an optional `layer_norm`."""
+    """A linear map with bias of the first token."""
 
     kind = Dense.kind
 
-    def __init__(self, hidden: int, *, dimension: int = 768, layer_norm: bool = False) -> None:
+    def __init__(self, hidden: int, *, dimension: int) -> None:
         super().__init__()
         self.projection = make_projection(hidden, dimension, "cls")
-        self.norm = nn.LayerNorm(dimension) if layer_norm else None
 
     def forward(self, states: Tensor, tokens: PackedTokens) -> Dense:
         """states [T, H] -> vectors [B, D] in float32."""
-        vectors = self.projection(states.index_select(0, tokens.starts[:-1])).float()
-        return Dense(vectors if self.norm is None else self.norm(vectors).float())
+        return Dense(self.projection(states.index_select(0, tokens.starts[:-1])).float())

@@ -158,15 +158,11 @@ def test_tokenwise_is_one_linear_map_without_bias_and_of_length_1_if_normalised(
     "options, side, kept",
     [
         ({}, "document", [[0, 1, 2, 3, 4], [0, 1, 2], [0, 1, 2, 3]]),
-        ({"separator": False}, "document", [[0, 1, 2, 3], [0, 1], [0, 1, 2]]),
-        ({"separator": False}, "query", [[0, 1, 2, 3], [0, 1], [0, 1, 2]]),
         ({"punctuation": False}, "document", [[0, 1, 3, 4], [0, 1, 2], [0, 3]]),
         ({"punctuation": False}, "query", [[0, 1, 2, 3, 4], [0, 1, 2], [0, 1, 2, 3]]),
-        ({"separator": False, "punctuation": False}, "document", [[0, 1, 3], [0, 1], [0]]),
-        ({"separator": False, "punctuation": False}, "query", [[0, 1, 2, 3], [0, 1], [0, 1, 2]]),
     ],
 )
-def test_separator_and_punctuation_are_dropped_where_asked(options, side, kept):
+def test_punctuation_is_dropped_where_asked(options, side, kept):
     every = vectors(make_head()(states(), tokens(side)))
     output = vectors(make_head(**options)(states(), tokens(side)))
     for actual, text, positions in zip(output, every, kept, strict=True):
@@ -174,15 +170,15 @@ def test_separator_and_punctuation_are_dropped_where_asked(options, side, kept):
 
 
 def test_every_text_keeps_a_token():
-    """Even if the first token is dropped, as in vocabularies with one special token for both ends."""
-    signs = SpecialTokens(SEP, SEP, MASK, None, None, punctuation=(COMMA,))
-    texts = PackedTokens.from_lists([[SEP, COMMA, SEP], [SEP, SEP]], "document")
-    head = TokenVectorHead(H, signs, dimension=4, separator=False, punctuation=False)
+    """Even one that is dropped elsewhere."""
+    signs = SpecialTokens(COMMA, COMMA, MASK, None, None, punctuation=(COMMA,))
+    texts = PackedTokens.from_lists([[COMMA, COMMA, COMMA], [COMMA, COMMA]], "document")
+    head = TokenVectorHead(H, signs, dimension=4, punctuation=False)
     assert head(states()[:5], texts).starts.tolist() == [0, 1, 2]
 
 
 def test_gradients_reach_the_states_through_every_option():
     leaf_states = states().requires_grad_()
-    make_head(separator=False, normalise=True)(leaf_states, tokens()).vectors.sum().backward()
-    dropped = torch.tensor([number == SEP for text in IDS for number in text])
+    make_head(punctuation=False, normalise=True)(leaf_states, tokens("document")).vectors.sum().backward()
+    dropped = torch.tensor([number in (COMMA, 7) for text in IDS for number in text])
     assert bool((leaf_states.grad[dropped] == 0).all()) and bool((leaf_states.grad[~dropped].abs().sum(-1) > 0).all())

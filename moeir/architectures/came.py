@@ -1,4 +1,4 @@
-"""CAME: shared lower layers and a private tower per expert (Cai et al. 2023, §3.2)."""
+"""CAME: shared lower layers and a tower per expert (Cai et al. 2023, §3.2)."""
 
 import copy
 from collections.abc import Sequence

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import math
 import reprlib
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -322,12 +321,10 @@ def _is_metadata(metadata: Any) -> bool:
     """Whether a value read from a file names an architecture, its reading and, if any, a positive number to calibrate each expert."""
     if not isinstance(metadata, dict) or not isinstance(metadata.get("architecture"), str) or not isinstance(metadata.get("reading"), dict):
         return False
-    if (calibration := metadata.get("calibration", {})) == {}:
-        return True
-    experts = metadata.get("experts")
-    if not isinstance(calibration, dict) or not isinstance(experts, dict) or calibration.keys() != experts.keys():
+    calibration, experts = metadata.get("calibration", {}), metadata.get("experts")
+    if not isinstance(calibration, dict) or (calibration and (not isinstance(experts, dict) or calibration.keys() != experts.keys())):
         return False
-    return all(isinstance(scale, int | float) and math.isfinite(scale) and 0 < scale <= MAX_SCALE for scale in calibration.values())
+    return all(isinstance(scale, int | float) and 0 < scale <= MAX_SCALE for scale in calibration.values())
 
 
 @read_unchanged

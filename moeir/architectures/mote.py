@@ -19,7 +19,7 @@ class Mote(Architecture):
     The paper has no FLOPS penalty: the hybrid sum is trained without one unless `contrastive:flops_query=…,flops_document=…` sets it.
     `encoders`: mote, siamese (one feed-forward for both) or separate (two encoders). `similarity`: hybrid (the sum), dense or sparse.
     `pooling`: cls or mean. `every`: shared layers between two layers with experts, 0 for experts in all; `layers=3+6` names the layers
-    instead. `expert_ln=false` shares the normalisation.
+    instead.
     With normalise=true finetune sets global_scale to 20, unless it is set (--temperature). `dimension`: as for dense. `adapters`: the
     rank of adapters of a frozen encoder, one for queries and one for documents on each map; their options are those of dense.
     """
@@ -35,7 +35,6 @@ class Mote(Architecture):
         encoders: str = "mote",
         every: int = 0,
         layers: tuple[str, ...] = (),
-        expert_ln: bool = True,
         similarity: str = "hybrid",
         pooling: str = "cls",
         normalise: bool = False,
@@ -58,7 +57,7 @@ class Mote(Architecture):
             if adapters.adapters:
                 insert_routed_adapters(encoder, adapters, expert_layers, routing="role", **options)
             else:
-                insert_experts(encoder.layers, expert_layers, routing="role", expert_ln=expert_ln, **options)
+                insert_experts(encoder.layers, expert_layers, routing="role", **options)
         if encoders != "mote" or not adapters.adapters:
             insert_adapters(encoder, adapters, ("shared",))
         self.is_hf_compatible = encoders == "siamese" and not adapters.adapters

@@ -84,7 +84,7 @@ class EmbeddingMixture(nn.Module):
         self.last_routing = None if self.gate is None else RouterOutput.from_text_probabilities(logits.softmax(-1))
         if self.training and self.noise is not None:
             logits = logits + torch.randn_like(logits) * F.softplus(self.noise(vectors))
-        elif self.training:
+        elif self.training and self.gate is None:
             logits = logits + torch.randn_like(logits) * NOISE_SCALE
         return logits.softmax(-1)
 

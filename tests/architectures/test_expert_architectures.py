@@ -14,8 +14,8 @@ TEXTS = ["An owl hunts mice at night.", "bee", "A bat finds moths in the dark by
 RULES = {"query_length": 12, "document_length": 16}
 SPECS = [
     "taser", "taser:routing=shared", "taser:routing=sequence,experts=3,every=1", "taser:routing=token,gates=per_layer,layers=2+4",
-    "taser:routing=token,expert_ln=false", "taser:experts=5,every=1", "mote", "mote:encoders=siamese", "mote:encoders=separate",
-    "mote:similarity=dense", "mote:similarity=sparse", "mote:expert_ln=false", "sbmoe", "sbmoe:gate=random,experts=3",
+    "taser:experts=5,every=1", "mote", "mote:encoders=siamese", "mote:encoders=separate",
+    "mote:similarity=dense", "mote:similarity=sparse", "sbmoe", "sbmoe:gate=random,experts=3",
     "sbmoe:experts=1,normalise=true",
     "sbmoe:combine=release", "dense:encoders=separate", "came:shared_layers=2,routing=role,local_dim=8",
     "came:shared_layers=2,routing=token,routed_experts=3,routed_every=1,local_dim=8", "came:shared_layers=2,global_experts=3,local_dim=8",

@@ -21,7 +21,7 @@ ARCHITECTURES = {
     "dense:pooling=mean,normalise=true": {"global"},
     "splade": {"lexical"},
     "colbert:dim=8,augmentation=true": {"local"},
-    "taser:every=1,routing=sequence,expert_ln=false": {"global"},
+    "taser:every=1,routing=sequence": {"global"},
     "mote": {"global", "lexical"},
     "mote:encoders=separate": {"global", "lexical"},
     "sbmoe:experts=2": {"global"},

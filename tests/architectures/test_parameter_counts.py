@@ -53,7 +53,6 @@ def tiny(spec, seed=0):
         ("taser:routing=token,experts=4", 165_579_264 + 3_076),
         ("taser:routing=sequence,experts=4,gates=per_layer", 165_579_264 + 12_304),
         ("mote:similarity=dense", 165_579_264),
-        ("mote:similarity=dense,expert_ln=false", 165_560_832),
         ("mote:similarity=dense,encoders=siamese", BERT),
         ("mote:similarity=dense,encoders=separate", 217_783_296),
         ("mote", 165_579_264 + HEAD),

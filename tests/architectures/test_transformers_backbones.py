@@ -37,7 +37,7 @@ ARCHITECTURES = {
     "colbert:dim=8": "embedding_gemma2_text",
     "coil:cls_dim=8,dim=4": "mistral",
     "sbmoe:experts=2": "qwen3_moe",
-    "taser:every=1,routing=sequence,expert_ln=false": "qwen3",
+    "taser:every=1,routing=sequence": "qwen3",
     "mote": "qwen3",
     f"{CAME},adapters=2,shared_adapters=3": "qwen3",
     "came:shared_layers=1,experts=local+global,adapters=2,adapter_maps=attention": "embedding_gemma2_text",

@@ -1,1 +1,1 @@
-"""Analyses of experts: overlap, attribution, router usage, projection, training metrics and FLOPs."""
+"""Analyses of experts: overlap, attribution, router usage, projection and training metrics."""

@@ -71,7 +71,7 @@ def open_trunk(checkpoint: Path, entry: Mapping[str, Any]) -> tuple[Trunk, Path]
     """The trunk that moeir.json of a checkpoint names, and its folder; ArtifactError if it is gone or another one."""
     try:
         trunk, folder = Trunk(**entry), (checkpoint / entry["model"]).resolve()
-        expected = dict(trunk.files)
+        expected, _ = dict(trunk.files), TRUNK_DTYPES[trunk.dtype]
     except (TypeError, KeyError, ValueError):
         raise ArtifactError(f"{checkpoint}/moeir.json: damaged: not what moeir writes of a trunk; make the checkpoint again") from None
     if trunk.revision:

@@ -194,7 +194,7 @@ def test_a_trunk_in_bfloat16_is_held_and_opened_so(tiny_model_with_head, tmp_pat
 def test_a_damaged_entry_of_the_trunk_is_one_line(tiny_model, tmp_path):
     file = save(build_any(tiny_model, "dense:adapters=4"), tmp_path / "saved") / "moeir.json"
     whole = file.read_text()
-    for changes in ({"files": 3}, {"model": None}, {"more": 1}):
+    for changes in ({"dtype": "int3"}, {"files": 3}, {"model": None}, {"more": 1}):
         file.write_text(whole)
         change_json(file, "trunk", **changes)
         with pytest.raises(ArtifactError, match=r"moeir.json: damaged: not what moeir writes of a trunk"):

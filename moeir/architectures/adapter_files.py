@@ -1,6 +1,7 @@
 """Adapters on disk: for each expert a folder in PEFT's layout, and the trunk that they belong to, which is named, not copied."""
 
 import json
+import logging
 import math
 import os
 import re
@@ -17,17 +18,20 @@ from moeir.backbones.families import weights_io
 from moeir.backbones.json_fields import read_json_object
 from moeir.backbones.layers import FrozenEmbedding, FrozenLinear, is_plain_linear, list_frozen
 from moeir.errors import ArtifactError, UsageError
-from moeir.mixtures.adapters import AdaptedLinear
+from moeir.mixtures.adapters import Adapted, AdaptedEmbedding
 
 FOLDER, CONFIG_FILE, WEIGHTS_FILE = "adapters", "adapter_config.json", "adapter_model.safetensors"
 TRUNK_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-_WEIGHT = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
+ROLE_FOLDERS = {"query": "retrieval_query", "document": "retrieval_passage"}  # of jina's, with an adapter for each task
+_WEIGHT = re.compile(r"base_model\.model\.(.+)\.lora_(?:([AB])\.weight|embedding_([AB]))")  # of a map, or a table
 _READ = {"base_model_name_or_path", "revision", "r", "lora_alpha", "lora_dropout", "use_rslora"}  # of adapter_config.json
 _HARMLESS = {  # which maps have an adapter, the tensors say
     *("auto_mapping", "exclude_modules", "inference_mode", "layers_pattern", "layers_to_transform", "megatron_core", "peft_version"),
     *("qalora_group_size", "runtime_config", "target_modules", "task_type"),
 }
 _EXPECTED = {"peft_type": ("LORA",), "bias": ("none",), "init_lora_weights": (True, "gaussian", "orthogonal")}  # of others, nothing
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -106,14 +110,14 @@ def hold_in_half(architecture: nn.Module, dtype: torch.dtype, *, embeddings: boo
 
 def select_head_weights(architecture: nn.Module) -> dict[str, Tensor]:
     """The weights of an architecture's heads and routers, by name: its state without frozen weights and adapters."""
-    adapted = [name for name, module in architecture.named_modules() if isinstance(module, AdaptedLinear)]
+    adapted = [name for name, module in architecture.named_modules() if isinstance(module, Adapted)]
     left_out = list_frozen(architecture) | {f"{name}.{part}" for name in adapted for part in ("down", "up")}
     return {name: value for name, value in architecture.state_dict().items() if name not in left_out}
 
 
 def write_adapters(folder: Path, architecture: nn.Module, trunk: Trunk, *, at_root: bool) -> None:
     """Write each expert's adapters as PEFT does, in adapters/EXPERT, or those of the only expert `at_root`."""
-    maps = [module for module in architecture.modules() if isinstance(module, AdaptedLinear)]
+    maps = [module for module in architecture.modules() if isinstance(module, Adapted)]
     for expert in dict.fromkeys(expert for module in maps for expert in module.experts):
         own = [(module, module.experts.index(expert)) for module in maps if expert in module.experts]
         first, rank = own[0][0], own[0][0].down.shape[1]
@@ -125,14 +129,15 @@ def write_adapters(folder: Path, architecture: nn.Module, trunk: Trunk, *, at_ro
         (target / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         weights = {}
         for module, number in sorted(own, key=lambda one: one[0].path):
+            name = "lora_embedding_{}" if isinstance(module, AdaptedEmbedding) else "lora_{}.weight"
             for part, value in (("A", module.down), ("B", module.up)):
-                weights[f"base_model.model.{module.path}.lora_{part}.weight"] = value[number]
+                weights[f"base_model.model.{module.path}.{name.format(part)}"] = value[number]
         weights_io.write_tensors({name: value.detach().cpu().contiguous() for name, value in weights.items()}, target / WEIGHTS_FILE)
 
 
 class PeftAdapter(NamedTuple):
-    """A folder in PEFT's layout: base model and revision, rank, the factor of its product, the rate of its dropout, and of each map, by its
-    name in transformers, A [r, K] and B [N, r]."""
+    """A folder in PEFT's layout: base model and revision, rank, the factor of its product, the rate of its dropout, and of each map or
+    table, by its name in transformers, A [r, K] and B [N, r]."""
 
     folder: Path
     base: str
@@ -143,14 +148,24 @@ class PeftAdapter(NamedTuple):
     weights: dict[str, tuple[Tensor, Tensor]]
 
 
+def is_adapter_folder(folder: Path) -> bool:
+    """Whether a folder holds an adapter in PEFT's layout."""
+    return (folder / CONFIG_FILE).is_file()
+
+
 def read_adapter(folder: Path) -> PeftAdapter:
-    """Read an adapter in PEFT's layout; ArtifactError for one with more than the low-rank update of linear maps."""
+    """Read an adapter in PEFT's layout; ArtifactError for one with more than the low-rank update of linear maps and tables.
+
+    One that names no base belongs to the model in whose folder it lies.
+    """
     source = folder / CONFIG_FILE
     config = read_json_object(source)
     for name, value in config.items():
         if value and (value not in _EXPECTED[name] if name in _EXPECTED else name not in _READ | _HARMLESS):
             raise ArtifactError(f"{source}: {name} is {value!r}; moeir reads low-rank updates (LORA) alone, without biases")
     rank, alpha, dropout, base = (config.get(name) for name in ("r", "lora_alpha", "lora_dropout", "base_model_name_or_path"))
+    if base is None and (folder.resolve().parent / "config.json").is_file():
+        base = str(folder.resolve().parent)
     if (
         not isinstance(rank, int)
         or rank < 1
@@ -161,8 +176,8 @@ def read_adapter(folder: Path) -> PeftAdapter:
     parts: dict[str, dict[str, Tensor]] = {}
     for name, value in weights_io.read_tensors(folder / WEIGHTS_FILE).items():
         if (match := _WEIGHT.fullmatch(name)) is None:
-            raise ArtifactError(f"{folder / WEIGHTS_FILE}: {name} is not read; expected low-rank updates of linear maps alone")
-        parts.setdefault(match[1], {})[match[2]] = value.float()
+            raise ArtifactError(f"{folder / WEIGHTS_FILE}: {name} is not read; expected low-rank updates of maps and embeddings alone")
+        parts.setdefault(match[1], {})[match[2] or match[3]] = value.float()
     for path, pair in parts.items():
         if pair.keys() != {"A", "B"} or pair["A"].shape[0] != rank or pair["B"].shape[-1] != rank or pair["A"].ndim != 2:
             raise ArtifactError(f"{folder / WEIGHTS_FILE}: {path}: expected A [{rank}, inputs] and B [outputs, {rank}]")
@@ -171,10 +186,28 @@ def read_adapter(folder: Path) -> PeftAdapter:
     return PeftAdapter(folder, base, config.get("revision"), rank, scaling, dropout, weights)
 
 
-def read_published(folder: Path, arch: str) -> PeftAdapter | None:
-    """The adapter that a folder of weights is, if it is one; that of a pooler is left out, if no cross-encoder reads it."""
-    if not (folder / CONFIG_FILE).is_file():
-        return None
+def find_adapters(folder: Path, arch: str, options: Mapping[str, str]) -> dict[str, PeftAdapter]:
+    """The adapters that a folder of weights has for an architecture with these `options`, by expert: its own, or, for `mote:adapters=RANK`,
+    those of the two roles of retrieval below a whole model. That of a pooler is left out, if no cross-encoder reads it.
+
+    UsageError for options that differ from theirs.
+    """
+    if is_adapter_folder(folder):
+        return {"global": _read_published(folder, arch)}
+    folders = {expert: folder / name for expert, name in ROLE_FOLDERS.items()}
+    by_role = arch == "mote" and options.get("encoders", "mote") == "mote" and options.get("adapters", "0") != "0"
+    if not by_role or not all(map(is_adapter_folder, folders.values())):
+        return {}
+    adapters = {expert: _read_published(one, arch) for expert, one in folders.items()}
+    for adapter in adapters.values():
+        for name, value in describe_options(adapter).items():
+            if (own := options.get(name, describe_options(adapters["query"])[name])) != value:
+                raise UsageError(f"{adapter.folder}: an adapter with {name}={value}, where {own} is expected; leave {name} out")
+    log.info("%s: experts start from %s", folder, " and ".join(ROLE_FOLDERS.values()))
+    return adapters
+
+
+def _read_published(folder: Path, arch: str) -> PeftAdapter:
     adapter = read_adapter(folder)
     is_read = {path: arch == "cross-encoder" or not path.startswith("pooler.") for path in adapter.weights}
     return adapter._replace(weights={path: pair for path, pair in adapter.weights.items() if is_read[path]})
@@ -184,7 +217,7 @@ def read_published(folder: Path, arch: str) -> PeftAdapter | None:
 def copy_adapter(adapter: PeftAdapter, architecture: nn.Module, expert: str) -> None:
     """Copy an adapter into those of an expert; ArtifactError unless it has the same maps, sizes and scale."""
     folder = adapter.folder
-    modules = {part.path: part for part in architecture.modules() if isinstance(part, AdaptedLinear) and expert in part.experts}
+    modules = {part.path: part for part in architecture.modules() if isinstance(part, Adapted) and expert in part.experts}
     if differing := sorted(modules.keys() ^ adapter.weights.keys()):
         raise ArtifactError(f"{folder}: its maps are not those that the architecture adapts (first: {differing[0]})")
     for path, module in modules.items():
@@ -202,7 +235,7 @@ def copy_adapter(adapter: PeftAdapter, architecture: nn.Module, expert: str) -> 
 
 def read_adapters(checkpoint: Path, architecture: nn.Module, *, at_root: bool) -> None:
     """Copy the adapters of a checkpoint's experts into an architecture."""
-    experts = dict.fromkeys(expert for part in architecture.modules() if isinstance(part, AdaptedLinear) for expert in part.experts)
+    experts = dict.fromkeys(expert for part in architecture.modules() if isinstance(part, Adapted) for expert in part.experts)
     for expert in experts:
         folder = checkpoint if at_root else checkpoint / FOLDER / expert
         copy_adapter(read_adapter(folder), architecture, expert)

@@ -133,10 +133,12 @@ def _from_plain_weights(
     """`model` is what the user calls `folder`; `fields` are those of the `InputConfig` of a checkpoint, before the user's `overrides`."""
     torch.manual_seed(seed)
     name, requested = variants.parse_spec(arch).name, dict(variants.parse_spec(arch).options)
-    adapter, settings_folder, trunk_folder = adapter_files.read_published(folder, name), folder, None
-    if adapter is not None:
-        model, trunk_folder = Path(adapter.base), weights_io.resolve_model(Path(adapter.base), revision=adapter.revision)
-        arch = _merge_specs(arch, str(variants.Spec(name, tuple(adapter_files.describe_options(adapter).items()))))
+    adapters, settings_folder, trunk_folder = adapter_files.find_adapters(folder, name, requested), folder, None
+    if own := adapters.get("global"):
+        model, trunk_folder = Path(own.base), weights_io.resolve_model(Path(own.base), revision=own.revision)
+    if adapters:
+        described = adapter_files.describe_options(next(iter(adapters.values())))
+        arch = _merge_specs(arch, str(variants.Spec(name, tuple(described.items()))))
     folder, folder_config, options, head_weights = read_folder_settings(folder, name, requested, trunk=trunk_folder)
     tokenizer, config = TextTokenizer(find_tokenizer(settings_folder, folder)), weights_io.read_config(folder)
     weights_io.choose_backbone(config, backbone)
@@ -148,8 +150,8 @@ def _from_plain_weights(
     check_token_ids(folder, tokenizer, encoder.config)
     architecture = build_architecture(arch, encoder, tokenizer.special_tokens)
     trunk = _open_trunk(architecture, model, folder, config, random_weights=random_weights)
-    if adapter is not None:
-        adapter_files.copy_adapter(adapter, architecture, "global")
+    for expert, adapter in adapters.items():
+        adapter_files.copy_adapter(adapter, architecture, expert)
     _warn_of_first_token(folder, architecture)
     query, document = (min(length, encoder.config.positions) for length in architecture.default_lengths)
     default = replace(InputConfig(query_length=query, document_length=document), **folder_config)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from moeir.backbones.config import ACTIVATIONS, EncoderConfig
+from moeir.backbones.dispatch import choose_adapters
 from moeir.backbones.families.name_map import NameMap
 from moeir.backbones.layers import Layer, init_weights, pack_layers
 from moeir.backbones.packed_tokens import PackedTokens
@@ -71,6 +72,7 @@ class Encoder(nn.Module):
     file_names: Mapping[str, str] | None = None  # of weights by their names here, if transformers reads and writes them
     name_map: NameMap | None = None  # of one of our families: between names here and those of transformers
     is_causal = False  # whether tokens attend to earlier ones alone
+    table_experts: Mapping[str, int] | None = None  # of tables with adapters: the expert of each side
     word_head: nn.Module | None = None  # that of a model of transformers, also where `vocabulary_head` cannot be it
 
     def __init__(self, config: EncoderConfig, *, vocabulary_head: bool = False) -> None:
@@ -85,7 +87,14 @@ class Encoder(nn.Module):
 
     def forward(self, tokens: PackedTokens) -> Tensor:
         """States [T, H] of the last layer; fastest if texts of equal length are neighbours."""
-        return run_layers(self.layers, self.embeddings(tokens), tokens)
+        return run_layers(self.layers, self.embed(tokens), tokens)
+
+    def embed(self, tokens: PackedTokens) -> Tensor:
+        """States [T, H] before the layers."""
+        expert = None if self.table_experts is None else self.table_experts[tokens.side]
+        with nullcontext() if expert is None else choose_adapters((expert,), len(tokens.ids)):
+            states: Tensor = self.embeddings(tokens)
+        return states
 
     def logits(self, states: Tensor) -> Tensor:
         """Vocabulary logits [T, V] in full, which learned sparse heads avoid."""

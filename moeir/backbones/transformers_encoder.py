@@ -341,7 +341,7 @@ class TransformersEncoder(Encoder):
     def forward(self, tokens: PackedTokens) -> Tensor:
         if not self.layers and self.config.packed is False:
             return self.embeddings.run_whole(tokens)
-        return run_layers(self.layers, self.embeddings(tokens), tokens)
+        return run_layers(self.layers, self.embed(tokens), tokens)
 
     def find_path(self, name: str) -> str:
         if (path := name.removeprefix("embeddings.model.")) != name:  # its name in a file may be that in a head which is tied to it

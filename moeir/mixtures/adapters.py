@@ -5,14 +5,14 @@ each of equal blocks of rows (towers as one batch), or any for each row. W and b
 
 An adapted map is a `torch.nn.Linear` whose `state_dict` has the names of its plain form, `weight` and `bias`, and besides `down` [E, r, K]
 and `up` [E, N, r]: A of expert e is down[e] and B is up[e], as in PEFT's files. `list_adapters` lists these by expert and by the name of
-the map in transformers.
+the map in transformers. A table of embeddings that `adapter_maps` names has adapters in the same form, one for all texts or for each role.
 """
 
 import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from moeir.backbones.dispatch import AdapterChoice, adapter_choice, check_expert_count
 from moeir.backbones.encoder import Encoder
-from moeir.backbones.layers import FrozenLinear, Layer, TopKFeedForward, is_plain_linear
+from moeir.backbones.layers import FrozenEmbedding, FrozenLinear, Layer, TopKFeedForward, is_plain_linear
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
 from moeir.mixtures.feedforward import check_unrouted, has_learned_router
@@ -33,7 +33,7 @@ ROLES = ("query", "document")
 @dataclass(frozen=True)
 class AdapterOptions:
     """Options of architectures whose experts can be adapters: their rank (0: none), alpha (None: 2 · rank), the dropout of their input, and
-    the maps that have one, `all` of a layer, `attention`, `feedforward` or names that transformers has for them."""
+    the maps that have one, `all` of a layer, `attention`, `feedforward` or names that transformers has for them, or for embeddings."""
 
     adapters: int = 0
     adapter_alpha: float | None = None
@@ -56,21 +56,13 @@ NO_ADAPTERS = AdapterOptions()
 
 
 class AdaptedLinear(FrozenLinear):
-    """A frozen linear map with an adapter for each of some experts. `path` is its name in the model of transformers.
-
-    A starts as PEFT draws it, kaiming-uniform with a = √5, and B with zeros.
-    """
+    """A frozen linear map with an adapter for each of some experts. `path` is its name in the model of transformers."""
 
     def __init__(
         self, linear: nn.Linear, *, path: str, experts: Sequence[str], rank: int, alpha: float | None = None, dropout: float = 0.0
     ) -> None:
         super().__init__(linear)
-        self.path, self.experts, self.dropout = path, tuple(experts), nn.Dropout(dropout)
-        self.scaling = 2.0 if alpha is None else alpha / rank
-        options: dict[str, Any] = {"dtype": torch.float32, "device": linear.weight.device}
-        bound = self.in_features**-0.5
-        self.down = nn.Parameter(torch.empty(len(experts), rank, self.in_features, **options).uniform_(-bound, bound))
-        self.up = nn.Parameter(torch.zeros(len(experts), self.out_features, rank, **options))
+        _add_adapters(self, path, experts, rank, alpha, dropout)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """[..., K] -> [..., N]."""
@@ -99,6 +91,43 @@ class AdaptedLinear(FrozenLinear):
         weight = torch.addmm(self.weight.to(self.up.dtype), self.up[expert], self.down[expert], alpha=self.scaling)
         merged.weight, merged.bias = nn.Parameter(weight.to(dtype)), self.bias
         return merged
+
+
+class AdaptedEmbedding(FrozenEmbedding):
+    """A frozen table with an adapter for each of some experts: the row of token t has (alpha / r) · B A[:, t] more. `path` is its name in
+    the model of transformers."""
+
+    def __init__(
+        self, table: nn.Embedding, *, path: str, experts: Sequence[str], rank: int, alpha: float | None = None, dropout: float = 0.0
+    ) -> None:
+        super().__init__(table)
+        self.weight.requires_grad_(False)
+        _add_adapters(self, path, experts, rank, alpha, dropout)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """[...] -> [..., H]."""
+        expert = adapter_choice.get()[0][0] if len(self.experts) > 1 else 0
+        return super().forward(ids) + self.scaling * F.embedding(ids, self.down[expert].mT) @ self.up[expert].mT
+
+    @torch.no_grad()
+    def merge(self, expert: int, dtype: torch.dtype) -> FrozenEmbedding:
+        """The table of an expert without adapters, held in a dtype, computed in float32."""
+        weight = torch.addmm(self.weight.to(self.up.dtype), self.down[expert].mT, self.up[expert].mT, alpha=self.scaling)
+        return FrozenEmbedding(nn.Embedding(self.num_embeddings, self.embedding_dim, self.padding_idx, _weight=weight.to(dtype)))
+
+
+Adapted: TypeAlias = AdaptedLinear | AdaptedEmbedding
+
+
+def _add_adapters(module: Any, path: str, experts: Sequence[str], rank: int, alpha: float | None, dropout: float) -> None:
+    """Give a frozen map, or a table, adapters of some experts: A as PEFT draws it for maps, kaiming-uniform with a = √5, and B of zeros."""
+    module.path, module.experts, module.dropout = path, tuple(experts), nn.Dropout(dropout)
+    module.scaling = 2.0 if alpha is None else alpha / rank
+    outputs, inputs = module.weight.mT.shape if isinstance(module, nn.Embedding) else module.weight.shape
+    options = {"dtype": torch.float32, "device": module.weight.device}
+    bound = inputs**-0.5
+    module.down = nn.Parameter(torch.empty(len(experts), rank, inputs, **options).uniform_(-bound, bound))
+    module.up = nn.Parameter(torch.zeros(len(experts), outputs, rank, **options))
 
 
 class AdapterRouter(ExpertRouter):
@@ -147,7 +176,8 @@ def insert_adapters(
     """Freeze an encoder and put adapters of some experts on maps of its `layers` (None: all), if the options say so.
 
     Several experts need a router for each layer. One that reads the feed-forward's input chooses among adapters of the feed-forward alone.
-    The vocabulary head stays trainable, but for its words. UsageError for names of maps that these layers do not have.
+    The vocabulary head stays trainable, but for its words. Tables of embeddings have adapters if `adapter_maps` names them, and the only
+    expert reads all texts, or the experts are the two roles. UsageError for names of maps that these layers do not have.
     """
     options.check()
     if not options.adapters:
@@ -168,7 +198,11 @@ def insert_adapters(
         roots.append(layer if layer.router is None or layer.router.gate_input == "block_input" else layer.feedforward)
     if not encoder.layers:
         encoder.check_layers("several adapters") if make_router is not None else roots.append(encoder.embeddings)
+    by_role = make_router is not None and tuple(experts) == ROLES
     maps = [one for root in roots for one in _list_maps(root, paths)]
+    if tables := _list_tables(encoder, options.adapter_maps, paths) if by_role or (make_router is None and layers is None) else []:
+        maps += tables
+        encoder.table_experts = {role: number for number, role in enumerate(experts)} if by_role else None
     if not all(any(_is_named(path, (name,)) for _, _, path in maps) for name in options.adapter_maps or ("",)):
         names = ", ".join(sorted({_name_in_layer(path) for _, _, path in maps})) or "none"
         expected = f"expected {', '.join(GROUPS)}, or some of the maps of a layer: {names}"
@@ -176,7 +210,8 @@ def insert_adapters(
     for owner, name, path in maps:
         if _is_named(path, options.adapter_maps):
             sizes = {"rank": options.adapters, "alpha": options.adapter_alpha, "dropout": options.adapter_dropout}
-            setattr(owner, name, AdaptedLinear(getattr(owner, name), path=path, experts=experts, **sizes))
+            kind = AdaptedLinear if is_plain_linear(getattr(owner, name)) else AdaptedEmbedding
+            setattr(owner, name, kind(getattr(owner, name), path=path, experts=experts, **sizes))
 
 
 def insert_routed_adapters(
@@ -207,6 +242,18 @@ def _list_maps(root: nn.Module, paths: dict[int, str]) -> list[tuple[nn.Module, 
     return maps
 
 
+def _list_tables(encoder: Encoder, names: Sequence[str], paths: dict[int, str]) -> list[tuple[nn.Module, str, str]]:
+    """The tables of embeddings that some names stand for, which no group does; UsageError if a vocabulary head has them too."""
+    names = [name for name in names if name not in GROUPS]
+    tables = []
+    for owner in encoder.embeddings.modules():
+        own = [(name, part) for name, part in owner.named_children() if type(part) is nn.Embedding and id(part.weight) in paths]
+        tables += [(owner, name, path) for name, part in own if _is_named(path := paths[id(part.weight)], names)]
+    if tables and encoder.vocabulary_head is not None:
+        raise UsageError(f"adapter_maps: {tables[0][2]} can have no adapters, as the vocabulary head multiplies by its rows; leave it out")
+    return tables
+
+
 def _name_in_layer(path: str) -> str:
     """The part of a map's path after the number of its layer.
 
@@ -226,19 +273,21 @@ def list_adapters(model: nn.Module) -> dict[str, dict[str, tuple[Tensor, Tensor]
     """expert -> path of a map in transformers -> A [r, K] and B [N, r], views of the parameters, into which weights can be copied."""
     adapters: dict[str, dict[str, tuple[Tensor, Tensor]]] = {}
     for module in model.modules():
-        if isinstance(module, AdaptedLinear):
+        if isinstance(module, Adapted):
             for expert, down, up in zip(module.experts, module.down.detach(), module.up.detach(), strict=True):
                 adapters.setdefault(expert, {})[module.path] = down, up
     return adapters
 
 
 def merge_adapters(model: nn.Module, expert: int = 0, dtype: torch.dtype = torch.float32) -> None:
-    """Replace maps by plain ones that have the only adapter in them, or that of an expert that no learned router chooses."""
+    """Replace maps by plain ones that have the only adapter in them, or that of an expert that no learned router chooses. Tables with an
+    adapter for each role stay: their rows are products as small as these."""
     layers = [module for module in model.modules() if isinstance(module, Layer)]
     routed = {id(part) for layer in layers if has_learned_router(layer.router) for part in layer.modules()}
     for owner in list(model.modules()):
         for name, part in owner.named_children():
-            if isinstance(part, AdaptedLinear) and id(part) not in routed:
+            is_map = isinstance(part, AdaptedLinear) and id(part) not in routed
+            if is_map or (isinstance(part, AdaptedEmbedding) and len(part.experts) == 1):
                 setattr(owner, name, part.merge(expert if len(part.experts) > 1 else 0, dtype))
     for layer in layers:
         layer.router = layer.router if has_learned_router(layer.router) else None

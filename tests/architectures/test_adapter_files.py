@@ -216,3 +216,137 @@ def test_damaged_files_are_refused_in_one_line(tiny_model_with_head, tmp_path):
         with pytest.raises(ArtifactError, match=message) as refused:
             open_checkpoint(folder)
         assert "\n" not in str(refused.value)
+
+
+TASKS = ("retrieval_query", "retrieval_passage", "text_matching")
+JINA_MAPS = ["word_embeddings", "token_type_embeddings", "q_proj", "k_proj", "v_proj", "o_proj", "fc1", "fc2", "dense"]
+
+
+@pytest.fixture
+def jina(tiny_model, tmp_path):
+    """A tiny model with a folder of PEFT for each task, laid out, configured and named as jinaai/jina-embeddings-v3-hf; `pooler` is adapted
+    too, and no base is named."""
+    folder, size = tmp_path / "jina", len(json.loads((tiny_model / "tokenizer.json").read_text())["model"]["vocab"])
+    sizes = {"vocab_size": size, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+    config = transformers.JinaEmbeddingsV3Config(**sizes, max_position_embeddings=66, type_vocab_size=1, layer_norm_eps=1e-5)
+    torch.manual_seed(0)
+    model = transformers.JinaEmbeddingsV3Model(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape) * 0.1)
+    model.save_pretrained(folder)
+    shutil.copy(tiny_model / "tokenizer.json", folder)
+    published = {"lora_adaptations": ["retrieval.query", "retrieval.passage", "separation", "classification", "text-matching"]}
+    published |= {"lora_alpha": 1, "lora_rank": 4, "position_embedding_type": "rotary", "rotary_emb_base": 20000.0, "use_flash_attn": True}
+    change_json(folder / "config.json", **published)
+    for task in TASKS:
+        (folder / task).mkdir()
+        weights = {}
+        for path, part in model.named_modules():
+            if path.rpartition(".")[2] in JINA_MAPS:
+                is_table = isinstance(part, torch.nn.Embedding)
+                outputs, inputs = part.weight.mT.shape if is_table else part.weight.shape
+                name = f"base_model.model.{path}.{'lora_embedding_{}' if is_table else 'lora_{}.weight'}"
+                weights |= {name.format("A"): torch.randn(4, inputs) * 0.3, name.format("B"): torch.randn(outputs, 4) * 0.3}
+        save_file(weights, folder / task / "adapter_model.safetensors")
+        settings = {"peft_type": "LORA", "base_model_name_or_path": None, "r": 4, "lora_alpha": 1, "lora_dropout": 0.0}
+        (folder / task / "adapter_config.json").write_text(json.dumps(settings | {"target_modules": JINA_MAPS}))
+    return folder
+
+
+def encode_merged(folder, task, ids):
+    """Mean states, normalised, of transformers' own model with an adapter added to its weights, for each text alone."""
+    model, adapter = transformers.AutoModel.from_pretrained(folder).eval(), load_file(folder / task / "adapter_model.safetensors")
+    modules = dict(model.named_modules())
+    with torch.no_grad():
+        for name in adapter:
+            if (path := name.removeprefix("base_model.model.")).endswith("lora_A.weight"):
+                modules[path.removesuffix(".lora_A.weight")].weight += 0.25 * adapter[name.replace("lora_A", "lora_B")] @ adapter[name]
+            elif path.endswith("lora_embedding_A"):
+                product = adapter[name.replace("_A", "_B")] @ adapter[name]
+                modules[path.removesuffix(".lora_embedding_A")].weight += 0.25 * product.T
+        states = [model(input_ids=torch.tensor([one])).last_hidden_state[0].mean(0) for one in ids]
+    return torch.nn.functional.normalize(torch.stack(states), dim=1)
+
+
+def test_two_task_adapters_of_a_published_model_are_the_roles_of_mote(jina, tmp_path, moeir):
+    spec = "mote:similarity=dense,pooling=mean,normalise=true,adapters=4"
+    result = moeir("init", "--model", jina, "--arch", spec, "--output", tmp_path / "opened")
+    assert result.code == 0, result.stderr
+    opened = open_checkpoint(tmp_path / "opened")
+    assert "adapter_alpha=1" in opened.spec and "word_embeddings" in opened.spec and "dense+" not in opened.spec
+    sides = {"query": "retrieval_query", "document": "retrieval_passage"}
+    expected = {side: encode_merged(jina, task, opened.token_ids(TEXTS, side)[0]) for side, task in sides.items()}
+    for _ in range(2):  # as it is trained, and in its form for inference
+        for side, one in expected.items():
+            assert (opened.encode(TEXTS, side)["global"].vectors - one).abs().max() <= 2e-6
+        opened.pack_for_inference(torch.float32)
+    assert (expected["query"] - expected["document"]).abs().max() > 0.01
+    folders = {"query": tmp_path / "opened/adapters/query", "document": tmp_path / "opened/adapters/document"}
+    for side, task in sides.items():  # written as they were read
+        theirs, ours = (load_file(one / "adapter_model.safetensors") for one in (jina / task, folders[side]))
+        assert ours.keys() == {name for name in theirs if "pooler" not in name}
+        assert all(torch.equal(theirs[name], one) for name, one in ours.items())
+
+
+def test_peft_reads_the_same_from_the_published_folder_and_from_ours(jina, tmp_path):
+    """An optional test, of a library that moeir does not install."""
+    peft = pytest.importorskip("peft", reason="peft is not installed")
+    checkpoint = build_checkpoint(jina, "mote:similarity=dense,pooling=mean,normalise=true,adapters=4", {})
+    folder = save(checkpoint, tmp_path / "saved")
+    for side, task in (("query", "retrieval_query"), ("document", "retrieval_passage")):
+        ids, expected = checkpoint.token_ids(TEXTS, side)[0], checkpoint.encode(TEXTS, side)["global"].vectors
+        theirs = transformers.AutoModel.from_pretrained(jina)
+        theirs.load_adapter(str(jina), adapter_name=task, adapter_kwargs={"subfolder": task})
+        ours = peft.PeftModel.from_pretrained(transformers.AutoModel.from_pretrained(jina), folder / "adapters" / side)
+        for model in (theirs.eval(), ours.eval()):
+            states = torch.stack([model(input_ids=torch.tensor([one])).last_hidden_state[0].mean(0) for one in ids])
+            assert (torch.nn.functional.normalize(states, dim=1) - expected).abs().max() <= 2e-6
+
+
+def test_one_task_adapter_is_a_dense_model_and_its_tables_are_merged(jina, tmp_path, moeir):
+    opened = tmp_path / "opened"
+    result = moeir("init", "--model", jina / "text_matching", "--arch", "dense:pooling=mean,normalise=true", "--output", opened)
+    assert result.code == 0, result.stderr
+    checkpoint = open_checkpoint(opened)
+    expected = encode_merged(jina, "text_matching", checkpoint.token_ids(TEXTS, "document")[0])
+    assert (checkpoint.encode(TEXTS)["global"].vectors - expected).abs().max() <= 2e-6
+    assert json.loads((opened / "moeir.json").read_text())["trunk"]["model"] == "../jina"
+    half, tokens = open_checkpoint(opened).architecture, checkpoint.tokenize(TEXTS, "document")
+    half.merge_adapters(torch.bfloat16)  # as for inference in bfloat16, in which states are float32 between products
+    assert half.encoder.embeddings.words.weight.dtype == torch.bfloat16 and half.encoder.embed(tokens).dtype == torch.float32
+    result = moeir("convert", "--input", opened, "--to", "sentence-transformers", "--output", tmp_path / "whole")
+    assert result.code == 0, result.stderr
+    merged = build_checkpoint(tmp_path / "whole", "dense", {})
+    assert (merged.encode(TEXTS)["global"].vectors - expected).abs().max() <= 2e-6
+
+
+def test_finetune_trains_task_adapters_and_tables_with_them(jina, training_files, tmp_path, moeir):
+    output, spec = tmp_path / "trained", "mote:similarity=dense,pooling=mean,normalise=true,adapters=4"
+    before = {path.name: path.read_bytes() for path in jina.glob("*.safetensors")}
+    steps = ("--steps", 2, "--batch-size", 4, "--negatives", 0, "--learning-rate", 1e-2, "--device", "cpu", "--dtype", "float32")
+    result = moeir("finetune", "--model", jina, "--arch", spec, *training_files, *steps, "--output", output)
+    assert result.code == 0, result.stderr
+    trained, fresh = (list_adapters(one.architecture) for one in (open_checkpoint(output), build_checkpoint(jina, spec, {})))
+    for expert, maps in fresh.items():
+        assert {"embeddings.word_embeddings", "layers.1.mlp.fc2"} <= maps.keys()
+        for path, (down, up) in maps.items():
+            assert not torch.equal(trained[expert][path][0], down) and not torch.equal(trained[expert][path][1], up), path
+    assert before == {path.name: path.read_bytes() for path in jina.glob("*.safetensors")}
+    account = json.loads(moeir("info", output, "--form", "json").stdout)
+    assert account["parameters"] == sum(one.numel() for one in open_checkpoint(output).architecture.parameters())
+
+
+def test_other_adapters_than_a_folder_has_those_that_differ_and_tables_that_a_vocabulary_head_reads_are_refused(jina, tiny_model_with_head):
+    for spec, message in (
+        ("mote:similarity=dense,adapters=8", "retrieval_query: an adapter with adapters=4, where 8 is expected; leave adapters out"),
+        ("mote:similarity=dense,adapters=4,adapter_maps=attention", "where attention is expected; leave adapter_maps out"),
+        ("taser:every=1,adapters=4,routing=token,adapter_maps=word_embeddings", "adapter_maps=word_embeddings: expected all"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            build_checkpoint(jina, spec, {})
+    change_json(jina / "retrieval_passage/adapter_config.json", lora_alpha=2)
+    with pytest.raises(UsageError, match="retrieval_passage: an adapter with adapter_alpha=2, where 1 is expected"):
+        build_checkpoint(jina, "mote:similarity=dense,adapters=4", {})
+    with pytest.raises(UsageError, match=r"embeddings\.word_embeddings can have no adapters, as the vocabulary head"):
+        build_any(tiny_model_with_head, "splade:adapters=4,adapter_maps=query+word_embeddings")

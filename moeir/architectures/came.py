@@ -108,7 +108,10 @@ class Came(Architecture):
         towers = {f"{tower}.{name}": router for tower, layers in self.towers.items() for name, router in find_routers(layers).items()}
         return super().routers(side) | towers
 
-    def encode_states(self, tokens: PackedTokens, experts: Sequence[str]) -> dict[str, Tensor]:
+    def encode_states(self, tokens: PackedTokens) -> dict[str, Tensor]:
+        return self.encode_states_of(self.experts, tokens)
+
+    def encode_states_of(self, experts: Sequence[str], tokens: PackedTokens) -> dict[str, Tensor]:
         """The shared layers run once, then the tower of each expert; with private embeddings each embeds the tokens itself."""
         if not experts:
             return {}

@@ -205,22 +205,29 @@ class RetrievalModel:
     def encode_batches(self, batches: "TokenBatches", experts: Collection[str] | None = None) -> EncoderOutput:
         """Representations in the order of the texts, on the model's device, of all experts or some; sparse ones may hold weights of 0 on
         CUDA."""
-        threads = self.batches_at_once if len(batches.tokens) >= self.batches_at_once else 1
-        (encoded,) = self.iterate_encoded([batches], experts, threads)
-        return encoded
+        if len(batches.tokens) >= self.batches_at_once > 1:
+            (encoded,) = self.iterate_encoded([batches], experts)
+            return encoded
+        self.architecture.eval()
+        parts, wanted = list[EncoderOutput](), self._wanted_experts(experts)
+        with torch.no_grad(), nullcontext() if self.is_stateless else ONE_BATCH:
+            for tokens in batches.tokens:
+                parts.append(self.architecture(tokens.to(self.device), *wanted))
+        return self._join_batches(parts, batches)
+
+    def _wanted_experts(self, experts: Collection[str] | None) -> tuple[Collection[str], ...]:
+        """The second argument of the architecture, left out for all experts: own code may override forward(tokens)."""
+        return () if experts is None or self.architecture.representation_kinds.keys() <= set(experts) else (experts,)
 
     def _join_batches(self, parts: list[EncoderOutput], batches: "TokenBatches") -> EncoderOutput:
         """The representations of batches in the order of the texts."""
         encoded = concatenate_outputs(parts).select(batches.order.to(self.device, non_blocking=True), permutation=True)
         return encoded.scale(self.calibration) if self.calibration and batches.tokens[0].side == "query" else encoded
 
-    def iterate_encoded(
-        self, windows: Iterable["TokenBatches"], experts: Collection[str] | None = None, threads: int | None = None
-    ) -> Iterator[EncoderOutput]:
-        """`encode_batches` of each of many; the batches of several may run at once, on so many threads (None: `batches_at_once`)."""
+    def iterate_encoded(self, windows: Iterable["TokenBatches"], experts: Collection[str] | None = None) -> Iterator[EncoderOutput]:
+        """`encode_batches` of each of many; the batches of several may run at once, `batches_at_once`."""
         self.architecture.eval()
-        is_whole = experts is None or self.architecture.representation_kinds.keys() <= set(experts)
-        wanted = () if is_whole else (experts,)  # own code may override forward(tokens)
+        wanted = self._wanted_experts(experts)
         pending: deque[TokenBatches] = deque()
 
         def iterate_batches() -> Iterator[PackedTokens]:
@@ -234,7 +241,7 @@ class RetrievalModel:
                 return output
 
         parts, alone = [], nullcontext() if self.is_stateless else ONE_BATCH
-        for part in map_batches(run, iterate_batches(), threads or self.batches_at_once):
+        for part in map_batches(run, iterate_batches(), self.batches_at_once):
             parts.append(part)
             if len(parts) == len(pending[0].tokens):
                 yield self._join_batches(parts, pending.popleft())

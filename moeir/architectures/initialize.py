@@ -163,7 +163,8 @@ def _from_plain_weights(
     if architecture.reads_pairs and not random_weights and not isinstance(architecture.heads["relevance"], WordLogitHead):
         load_classification_head(folder, architecture)
     if not random_weights:
-        _load_head_weights(folder, architecture, head_weights | _read_head_files(folder, architecture))
+        load_head_files(folder, architecture)
+        _load_head_weights(folder, architecture, head_weights)
     model = RetrievalModel(architecture, tokenizer, input_config, canonical_spec(arch), config, trunk=trunk)
     if architecture.reads_pairs:
         return model
@@ -291,7 +292,7 @@ def _fit_mlm_head(model: RetrievalModel, texts: Sequence[str], seed: int) -> Non
     ids.sort(key=len)
     batches = split_by_tokens([len(text) for text in ids], MAX_BATCH_TOKENS)
     parts = [PackedTokens.from_lists(ids[first:last], "document") for first, last in batches]
-    outputs = [architecture.encode_states(part, ["lexical"])["lexical"] if is_lexical else architecture.encoder(part) for part in parts]
+    outputs = [architecture.encode_states(part)["lexical"] if is_lexical else architecture.encoder(part) for part in parts]
     states, token_ids = torch.cat(outputs), torch.cat([part.ids for part in parts])
     special_tokens = architecture.special_tokens
     special_ids = [number for number in (special_tokens.beginning, special_tokens.separator) if number is not None]
@@ -331,17 +332,6 @@ def _draw_vocabulary_texts(tokenizer: TextTokenizer, seed: int) -> list[str]:
     return [" ".join(words[first : first + 30]) for first in range(0, len(words), 30)]
 
 
-def _read_head_files(folder: Path, architecture: Architecture) -> dict[str, Tensor]:
-    """The weights in the files that `head_files` of an architecture names, by their names in it."""
-    weights = {}
-    for expert, name in architecture.head_files.items():
-        if not (folder / name).is_file():
-            advice = "fresh_heads=true draws the heads at random, to train them"
-            raise ArtifactError(f"{folder}: no {name}, the head of the {expert} expert; {advice}")
-        weights |= {f"heads.{expert}.projection.{key}": tensor for key, tensor in read_torch_file(folder / name).items()}
-    return weights
-
-
 @torch.no_grad()
 def _load_head_weights(folder: Path, architecture: Architecture, weights: Mapping[str, Tensor]) -> None:
     """Copy the weights that a folder has for the heads."""
@@ -349,7 +339,7 @@ def _load_head_weights(folder: Path, architecture: Architecture, weights: Mappin
     prefixes = {name.rpartition(".")[0] for name in weights}
     expected = {name: one for name, one in parameters.items() if name in weights or name.rpartition(".")[0] in prefixes}
     if differing := sorted(expected.keys() ^ weights.keys()):
-        raise ArtifactError(f"{folder}: the weights of its heads are not those that their settings describe (first: {differing[0]})")
+        raise ArtifactError(f"{folder}: the weights of its modules are not those that their settings describe (first: {differing[0]})")
     weights_io.check_shapes(folder, expected, weights)
     for name, parameter in expected.items():
         parameter.copy_(weights[name])
@@ -384,3 +374,21 @@ def load_classification_head(folder: Path, architecture: Architecture) -> None:
     for name, parameter in parameters.items():
         if name in weights:
             parameter.copy_(weights[name])
+
+
+@torch.no_grad()
+def load_head_files(folder: Path, architecture: Architecture) -> None:
+    """Copy the heads that `head_files` of an architecture names into it; ArtifactError for a file that is missing or of other sizes."""
+    for expert, name in architecture.head_files.items():
+        path, projection = folder / name, architecture.heads[expert].projection
+        if not path.is_file():
+            advice = "fresh_heads=true draws the heads at random, to train them"
+            raise ArtifactError(f"{folder}: no {name}, the head of the {expert} expert; {advice}")
+        tensors, parameters = read_torch_file(path), dict(projection.named_parameters())
+        shapes, expected = ({key: list(one.shape) for key, one in values.items()} for values in (tensors, parameters))
+        if shapes != expected:
+            advice = ": local_dim sets the width of token vectors" if expert == "local" else ""
+            raise ArtifactError(f"{path}: has the weights {shapes}; expected {expected}{advice}")
+        weights_io.check_shapes(path, parameters, tensors)
+        for key, parameter in parameters.items():
+            parameter.copy_(tensors[key])

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import ModelCardData
+from huggingface_hub import EvalResult, ModelCardData
 
 from moeir import variants
 from moeir.architectures.checkpoint import RetrievalModel, is_checkpoint
@@ -40,10 +40,7 @@ def write_model_card(folder: Path, checkpoint: RetrievalModel, *, base: Path, tr
     weights = f"`{base_model}`" if base_model else "local weights"
     if trunk is not None:
         weights += f"{f' at commit `{trunk.revision}`' if trunk.revision else ''} (frozen, and not part of this checkpoint)"
-    tags = ["moeir", "retrieval", *(["mixture-of-experts"] if name in MIXTURES else []), name]
-    tags += ["sentence-transformers"] if (folder / "modules.json").is_file() else []
-    pipeline_tag = "text-ranking" if pairs else "sentence-similarity"
-    metadata = ModelCardData(library_name="moeir", pipeline_tag=pipeline_tag, base_model=base_model, tags=tags)
+    metadata = _build_metadata(folder, checkpoint, f"{name} {noun}", base_model, (training or {}).get("development"))
     text = f"""---
 {metadata.to_yaml()}
 ---
@@ -82,6 +79,25 @@ def _find_hub_name(base: Path) -> str | None:
         return None
     match = re.search(r"^base_model: (\S+)$", card.read_text(encoding="utf-8"), re.MULTILINE)
     return None if match is None or Path(match[1]).exists() or not HUB_NAME.fullmatch(match[1]) else match[1]
+
+
+def _build_metadata(
+    folder: Path, checkpoint: RetrievalModel, name: str, base_model: str | None, development: Mapping[str, Any] | None
+) -> ModelCardData:
+    """What the Hub reads: tags, and the value of the development measure."""
+    architecture, reads_pairs = variants.parse_spec(checkpoint.spec).name, checkpoint.architecture.reads_pairs
+    tags = ["moeir", "retrieval", *(["mixture-of-experts"] if architecture in MIXTURES else []), architecture]
+    if (folder / "modules.json").is_file():
+        tags.append("sentence-transformers")
+    pipeline_tag = "text-ranking" if reads_pairs else "sentence-similarity"
+    data = ModelCardData(library_name="moeir", pipeline_tag=pipeline_tag, base_model=base_model, tags=tags)
+    if development is not None:
+        task, task_name = ("text-ranking", "Reranking") if reads_pairs else ("information-retrieval", "Information Retrieval")
+        dataset, measure = f"development set of {development['queries']:,} queries", development["measure"]
+        value = round(development["value"], 6)
+        data.model_name = name
+        data.eval_results = [EvalResult(task, "unknown", dataset, measure.lower(), value, task_name=task_name, metric_name=measure)]
+    return data
 
 
 def _describe_training(training: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ A folder is read whole: a module or a setting that a checkpoint cannot keep is a
 
 import json
 import logging
+import re
 import string
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,12 +17,13 @@ from moeir.architectures.input_config import DOCUMENT_PROMPTS, SIDES, InputConfi
 from moeir.backbones import pair_text
 from moeir.backbones.families import weights_io
 from moeir.backbones.json_fields import POOLING_MODES, CheckedFields, read_json_object, read_sentence_settings
-from moeir.backbones.tokenizer import MARKERS, TextTokenizer, load_tokenizer, read_tokenizer_config
+from moeir.backbones.tokenizer import CHAT_TEMPLATE, MARKERS, TextTokenizer, load_tokenizer, read_tokenizer_config
 from moeir.errors import ArtifactError
 from moeir.heads import lexical, pooling
 from moeir.heads.pooling import PoolingHead
 
 TRANSFORMER = "sentence_transformers.models.Transformer"
+BASE, LOGIT_SCORE = "sentence_transformers.base.modules.transformer", "sentence_transformers.cross_encoder.modules.logit_score.LogitScore"
 CONFIG_FILE = "config_sentence_transformers.json"
 ENCODERS = ("Transformer", "MLMTransformer")
 QUERY_WEIGHTS = "SparseStaticEmbedding"  # of the tokens of queries that no encoder reads
@@ -401,6 +403,24 @@ def write_modules(
     lengths = {f"{side}_length": input_config.max_length(side) for side in SIDES}
     own = lengths if sides and len({*lengths.values()}) > 1 else {}
     write_json(folder / "sentence_bert_config.json", {"max_seq_length": max(lengths.values()), "do_lower_case": False, **own})
+
+
+def write_logit_score(folder: Path, input_config: InputConfig, token_ids: Sequence[int]) -> None:
+    """The files of a CrossEncoder by the logits of words, and the template of its pairs for the roles query and document."""
+    tokens = dict(zip(("true_token_id", "false_token_id"), (*token_ids, None), strict=False))
+    write_modules(folder, input_config, f"{BASE}.Transformer", {"1_LogitScore": (LOGIT_SCORE, tokens)})
+    modality = {"method": "forward", "method_output_name": "logits"}
+    settings = {"transformer_task": "text-generation", "module_output_name": LOGITS, "max_seq_length": input_config.document_length}
+    modalities = {"text": modality, "message": {**modality, "format": "flat"}}
+    write_json(folder / "sentence_bert_config.json", settings | {"modality_config": modalities})
+    write_json(folder / CONFIG_FILE, {"model_type": "CrossEncoder", "activation_fn": "torch.nn.modules.linear.Identity"})
+
+    content = '{{{{ messages | selectattr("role", "eq", "{}") | map(attribute="content") | first | {} }}}}'
+    default = f"default({json.dumps(input_config.instruction, ensure_ascii=False)})"
+    roles = {pair_text.QUERY: ("query", "trim"), pair_text.DOCUMENT: ("document", "trim"), pair_text.INSTRUCTION: ("system", default)}
+    parts = filter(None, re.split(f"({'|'.join(map(re.escape, roles))})", input_config.template))
+    texts = (content.format(*roles[part]) if part in roles else f"{{{{ {json.dumps(part, ensure_ascii=False)} }}}}" for part in parts)
+    (folder / CHAT_TEMPLATE).write_text("".join(texts), encoding="utf-8")
 
 
 def write_config(folder: Path, input_config: InputConfig, facts: Mapping[str, Any]) -> None:

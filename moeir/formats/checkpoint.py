@@ -11,6 +11,8 @@ from moeir.architectures.sentence_transformers_files import (
     TRANSFORMER,
     write_config,
     write_dense_files,
+    write_json,
+    write_logit_score,
     write_modules,
     write_weights,
 )
@@ -19,10 +21,13 @@ from moeir.backbones.families import weights_io
 from moeir.backbones.torch_files import write_torch_file
 from moeir.errors import UsageError
 from moeir.formats.base import Conversion, Format
+from moeir.heads.classification import ClassificationHead, WordLogitHead
+from moeir.heads.lexical import WEIGHT_UNIT
 from moeir.parsing import format_value
 
 _IDENTITY = "torch.nn.modules.linear.Identity"
 SPARSE = "sentence_transformers.sparse_encoder.models"
+ROUTED = ("SparseStaticEmbedding", "MLMTransformer", "SpladePooling")
 
 
 class Checkpoint(Format):
@@ -40,7 +45,7 @@ class Checkpoint(Format):
 
 
 class SentenceTransformers(Format):
-    """A folder that sentence-transformers opens, from a SPLADE or a dense checkpoint."""
+    """A folder that sentence-transformers opens, from a SPLADE or a dense checkpoint, or a cross-encoder with head=yes-no."""
 
     kind = "checkpoint"
     is_folder = True
@@ -49,20 +54,46 @@ class SentenceTransformers(Format):
         raise UsageError(f"{path}: moeir init --model {path} --arch dense makes a checkpoint from it, with its prefixes and lengths")
 
     def write(self, items: Iterator[RetrievalModel], path: Path, conversion: Conversion) -> int:
-        required = {"encoders": "siamese", "queries": "encoder"}
-        model, options = _take_checkpoint(items, conversion, ("splade", "dense"), required, keeps=("prefixes",))
+        items = iter([model := next(items)])
+        if isinstance(word_head := dict(model.architecture.heads.items()).get("relevance"), WordLogitHead):
+            _drop_prefixes(model, conversion)
+            model.architecture.merge_adapters()
+            _write_encoder(path, model)
+            write_logit_score(path, model.input_config, word_head.token_ids)
+            return 1
+        model, options = _take_checkpoint(items, conversion, ("splade", "dense"), {"encoders": "siamese"}, keeps=("prefixes",))
         config = model.architecture.encoder.config
-        _write_encoder(path, model)
         if "global" in model.architecture.heads:
+            _write_encoder(path, model)
             head: Any = model.architecture.heads["global"]
             write_dense_files(path, model.input_config, config.hidden, head, model.architecture.dimension, sides=True)
             return 1
         pooling = {"pooling_strategy": options["pooling"], "activation_function": options["activation"]}
         pooling["word_embedding_dimension"] = config.vocabulary
-        modules = {"1_SpladePooling": (f"{SPARSE}.SpladePooling", pooling)}
-        write_modules(path, model.input_config, f"{SPARSE}.MLMTransformer", modules, sides=True)
+        if options["queries"] == "tokens":
+            _write_routes(path, model, pooling)
+        else:
+            _write_encoder(path, model)
+            modules = {"1_SpladePooling": (f"{SPARSE}.SpladePooling", pooling)}
+            write_modules(path, model.input_config, f"{SPARSE}.MLMTransformer", modules, sides=True)
         write_config(path, model.input_config, {"model_type": "SparseEncoder", "similarity_fn_name": "dot"})
         return 1
+
+
+def _write_routes(path: Path, model: RetrievalModel, pooling: Mapping[str, Any]) -> None:
+    """The weights of the tokens of queries, the encoder of documents, and the Router between them."""
+    query, *document = types = {f"{number}_{name}": f"{SPARSE}.{name}" for number, name in enumerate(ROUTED)}
+    for name, settings in zip(types, ({"frozen": False}, {}, pooling), strict=True):
+        write_json(path / name / "config.json", settings)
+    head: Any = model.architecture.heads["lexical"]
+    write_weights(path / query, {"weight": head.query_weights.relu() * WEIGHT_UNIT})
+    special_tokens = model.tokenizer.special_tokens  # that module adds none
+    model.tokenizer.copy_files(path / query, model.input_config.query_length - special_tokens.leading - special_tokens.trailing)
+    _write_encoder(path / document[0], model)
+    write_json(path / document[0] / "sentence_bert_config.json", {"max_seq_length": model.input_config.document_length})
+    routes = {"structure": {"query": [query], "document": document}, "parameters": {"default_route": "document"}}
+    write_json(path / "router_config.json", {"types": types, **routes})
+    write_json(path / "modules.json", [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Router"}])
 
 
 class Pylate(Format):
@@ -128,7 +159,10 @@ def _take_checkpoint(
     model, target = next(items), conversion.target
     name = variants.parse_spec(model.spec).name
     if name == "cross-encoder":
-        raise UsageError(f"--to {target}: not for a cross-encoder: CrossEncoder of sentence-transformers opens one with head=hf as it is")
+        is_classifier = model.architecture.is_hf_compatible and isinstance(model.architecture.heads["relevance"], ClassificationHead)
+        way = "it as it is" if is_classifier else "one with head=hf as it is, and none with head=linear"
+        peers = "AutoModelForSequenceClassification of transformers and CrossEncoder of sentence-transformers"
+        raise UsageError(f"--to {target}: not for a cross-encoder: {peers} open {way}")
     if name == "dense" and name not in supported:
         raise UsageError(f"--to {target}: not for a dense checkpoint: SentenceTransformer opens one with a single encoder as it is")
     if name not in supported:
@@ -141,11 +175,16 @@ def _take_checkpoint(
     for expert, scale in {} if "scales" in keeps else model.architecture.scales.items():
         if scale != 1.0:
             conversion.drop_or_refuse(f"expert {expert}", f"the scale of its scores, {scale:g},")
-    for side in SIDES if "prefixes" not in keeps else ():
-        if prefix := model.input_config.add_prefix([""], side)[0]:
-            conversion.drop_or_refuse(f"{side} prefix {prefix!r}", "the prefix of texts")
+    if "prefixes" not in keeps:
+        _drop_prefixes(model, conversion)
     model.architecture.merge_adapters()
     return model, options
+
+
+def _drop_prefixes(model: RetrievalModel, conversion: Conversion) -> None:
+    for side in SIDES:
+        if prefix := model.input_config.add_prefix([""], side)[0]:
+            conversion.drop_or_refuse(f"{side} prefix {prefix!r}", "the prefix of texts")
 
 
 def _write_encoder(folder: Path, model: RetrievalModel) -> None:

@@ -1,5 +1,6 @@
 """The model card of a checkpoint: huggingface_hub reads its metadata, and it names nothing of the machine that made it."""
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -39,6 +40,7 @@ def test_a_card_names_no_local_folder(arch, absolute, moeir, private_room):
     assert card.data.pipeline_tag == ("text-ranking" if arch == "cross-encoder" else "sentence-similarity")
     assert ("mixture-of-experts" in card.data.tags) == arch.startswith("came")
     assert ("sentence-transformers" in card.data.tags) == (arch == "dense")
+    assert card.data.eval_results is None
 
 
 def test_the_frozen_weights_under_adapters_are_named_if_others_can_have_them(moeir, private_room):
@@ -63,3 +65,18 @@ def test_weights_of_the_hub_are_named_also_by_the_checkpoints_made_from_them(moe
     (private_room / "first" / "README.md").write_text("---\nbase_model: /home/anna/weights\n---\n")
     write_model_card(private_room / "first", open_checkpoint(private_room / "first"), base=private_room / "first", training=None)
     assert read_card(private_room / "first").data.base_model is None
+
+
+def test_a_development_measure_is_an_evaluation_result_of_the_card(moeir, toy, training_files, private_room):
+    development = ("--dev-queries", toy / "test-queries.tsv", "--dev-qrels", toy / "test-qrels.tsv", "--dev-measure", "RR@10")
+    sizes = ("--steps", 1, "--batch-size", 2, "--negatives", 0, "--query-length", 16, "--document-length", 32)
+    model = ("--model", "secret-weights", "--arch", "dense", "--output", "private-output")
+    assert moeir("finetune", *model, *training_files, *development, *sizes).code == 0
+    card = read_card(private_room / "private-output")
+    (result,) = card.data.eval_results
+    counts = json.loads((private_room / "private-output" / "manifest.json").read_text())["counts"]["development"]
+    assert (result.task_type, result.metric_type, result.metric_name) == ("information-retrieval", "rr@10", "RR@10")
+    assert result.metric_value == pytest.approx(counts["value"], abs=1e-6)
+    assert card.data.model_name == "dense retriever" and str(counts["queries"]) in result.dataset_name
+    for name in ("secret", "private", "anna", str(toy)):
+        assert name not in str(card)

@@ -1,4 +1,4 @@
-"""Rerankers by the logits of words, as they are published for sentence-transformers."""
+"""Rerankers by the logits of words, as they are published for sentence-transformers: read, and written for it."""
 
 import json
 import shutil
@@ -13,6 +13,7 @@ import transformers
 
 from moeir import open_checkpoint
 from moeir.architectures.initialize import build_checkpoint
+from moeir.architectures.sentence_transformers_files import BASE, LOGIT_SCORE
 from moeir.errors import ArtifactError, UsageError
 from moeir.reranking.scoring import score_pairs
 from tests.architectures.folders import change_json, list_modules, write_files
@@ -21,7 +22,6 @@ from tests.backbones.tiny_chats import ROLES, write_chat_tokenizer
 from tests.conftest import run_moeir
 from tests.reranking.pairs import make_all_pairs
 
-BASE, LOGIT_SCORE = "sentence_transformers.base.modules.transformer", "sentence_transformers.cross_encoder.modules.logit_score.LogitScore"
 PAIRS = [("What is it?", "hunting at night."), ("the owl", "no! yes: mice\nand"), ("3", "mice. " * 90), ("A\u00e9", "<|im_start|> x")]
 SYSTEM = (
     "<|im_start|>system\n{{ (messages | selectattr('role', 'eq', 'query') | first).content }}<|im_end|>\n<|im_start|>user\n"
@@ -75,20 +75,42 @@ def score_here(folder: Path) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_reranker_has_the_scores_of_sentence_transformers(name, tmp_path):
+def test_a_reranker_has_the_scores_of_sentence_transformers_in_both_directions(name, tmp_path):
+    """What is written for it is read as the same reranker."""
     peer = pytest.importorskip("sentence_transformers")
     folder = write_reranker(tmp_path / "published", **LAYOUTS[name])
     flags = ("--arch", "cross-encoder", "--query-length", 32)
     run_moeir("init", "--model", folder, *flags, "--output", tmp_path / "ckpt")
+    run_moeir("convert", "--input", tmp_path / "ckpt", "--to", "sentence-transformers", "--output", tmp_path / "out")
+    (tmp_path / "out/manifest.json").unlink()  # a folder of another origin
+    run_moeir("init", "--model", tmp_path / "out", *flags, "--output", tmp_path / "again")
     ours = score_here(tmp_path / "ckpt")
-    theirs = peer.CrossEncoder(str(folder), device="cpu").predict(PAIRS[:3])
-    assert len(np.unique(ours)) == len(PAIRS) and np.abs(ours[:3] - theirs).max() <= 2e-5 * np.abs(theirs).max()
-    first = json.loads((tmp_path / "ckpt/moeir.json").read_text())
-    assert first["reading"]["document_length"] == 160
+    assert len(np.unique(ours)) == len(PAIRS) and np.array_equal(ours, score_here(tmp_path / "again"))
+    for published in (folder, tmp_path / "out"):
+        theirs = peer.CrossEncoder(str(published), device="cpu").predict(PAIRS[:3])
+        assert np.abs(ours[:3] - theirs).max() <= 2e-5 * np.abs(theirs).max()
+    first, second = (json.loads((tmp_path / part / "moeir.json").read_text()) for part in ("ckpt", "again"))
+    assert first == second and first["reading"]["document_length"] == 160
     words = "yes" if name == "zerank-2" else "yes+no"
     assert first["architecture"].startswith("cross-encoder:head=yes-no,") and f"words={words}" in first["architecture"]
     instructions = {"Qwen3-Reranker": "Find an answer.", "with an instruction": "Find mice."}
     assert first["reading"].get("instruction") == instructions.get(name)
+
+
+def test_any_letters_are_in_the_template_that_is_written(tmp_path):
+    """Quotes, backslashes, braces, letters beyond ASCII and beyond 16 bits."""
+    template = '"{instruction}" \\n {{ x }} {% y %}\n\u00e9\U0001f989 {query} | {document} <|im_end|>\n\n'
+    instruction = "\u00ab'x'\u00bb\\"
+    folder, output = write_reranker(tmp_path / "published"), tmp_path / "out"
+    flags = ("--arch", "cross-encoder", "--template", template, "--instruction", instruction, "--output", tmp_path / "ckpt")
+    run_moeir("init", "--model", folder, *flags)
+    run_moeir("convert", "--input", tmp_path / "ckpt", "--to", "sentence-transformers", "--output", output)
+    messages = [{"role": "query", "content": " owl? "}, {"role": "document", "content": "mice "}]
+    rendered = transformers.AutoTokenizer.from_pretrained(output).apply_chat_template(messages, tokenize=False)
+    texts = {"{instruction}": instruction, "{query}": "owl?", "{document}": "mice"}
+    for placeholder, text in texts.items():
+        template = template.replace(placeholder, text)
+    assert rendered == template
 
 
 def change(name: str, **values: Any) -> Callable[[Path], None]:

@@ -54,7 +54,7 @@ def main() -> None:
     model = checkpoint.architecture
 
     def learn(tokens: PackedTokens, *, with_head: bool) -> None:
-        states = model(tokens).tensors() if with_head else model.encode_states(tokens, list(model.heads)).values()
+        states = model(tokens).tensors() if with_head else model.encode_states(tokens).values()
         torch.stack([part.mean() for part in states if part.requires_grad]).sum().backward()
 
     for repeats in (30, 30, 120, 120):

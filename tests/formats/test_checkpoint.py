@@ -129,7 +129,8 @@ def test_a_cross_encoder_opens_elsewhere_as_it_is(tiny_model: Path, tmp_path: Pa
     folder = tmp_path / "ckpt"
     assert moeir("init", "--model", tiny_model, "--arch", "cross-encoder", "--output", folder).code == 0
     result = moeir("convert", "--input", folder, "--to", "sentence-transformers", "--output", tmp_path / "out")
-    message = "--to sentence-transformers: not for a cross-encoder: CrossEncoder of sentence-transformers opens one with head=hf as it is"
+    peers = "AutoModelForSequenceClassification of transformers and CrossEncoder of sentence-transformers"
+    message = f"--to sentence-transformers: not for a cross-encoder: {peers} open it as it is"
     assert result == (2, "", f"error: {message}\n")
     library = pytest.importorskip("sentence_transformers")
     assert library.CrossEncoder(str(folder), device="cpu").predict([("who hunts", "an owl")]).shape == (1,)
@@ -138,9 +139,8 @@ def test_a_cross_encoder_opens_elsewhere_as_it_is(tiny_model: Path, tmp_path: Pa
 REFUSED = [
     ("came", "sentence-transformers", "supports splade and dense; its layout cannot hold the experts of came"),
     ("dense", "pylate", "SentenceTransformer opens one with a single encoder as it is"),
-    ("splade:queries=tokens", "sentence-transformers", "queries=tokens is not supported there"),
     ("dense:encoders=separate", "sentence-transformers", "encoders=separate is not supported there"),
-    ("cross-encoder:head=linear", "sentence-transformers", "opens one with head=hf as it is"),
+    ("cross-encoder:head=linear", "sentence-transformers", "one with head=hf as it is, and none with head=linear"),
     ("came", "pylate", "supports colbert; its layout cannot hold the experts of came"),
     ("colbert", "pylate", "normalise=false is not supported there; it computes with normalise=true"),
     ("dense", "checkpoint", "moeir init --model FOLDER --arch … makes a checkpoint"),

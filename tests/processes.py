@@ -41,14 +41,14 @@ def run_captured(*arguments: object) -> dict[str, Any]:
 def change_trunk_of_process_1(trunk: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let process 1 build its checkpoint over a copy of the trunk whose weights are the same, and whose config.json has another epsilon: no
     sum of weights shows that."""
-    other, build = shutil.copytree(trunk, folder / "other"), initialize.build_checkpoint
+    other, open_weights = shutil.copytree(trunk, folder / "other"), initialize.open_weights
     config = json.loads((other / "config.json").read_text())
     (other / "config.json").write_text(json.dumps(config | {"layer_norm_eps": 1e-3}))
 
-    def build_over_other(model: Path, *arguments: Any, **options: Any) -> Any:
-        return build(other if os.environ.get("RANK") == "1" else model, *arguments, **options)
+    def open_other(model: Path, *arguments: Any, **options: Any) -> Any:
+        return open_weights(other if os.environ.get("RANK") == "1" else model, *arguments, **options)
 
-    monkeypatch.setattr(initialize, "build_checkpoint", build_over_other)
+    monkeypatch.setattr(initialize, "open_weights", open_other)
 
 
 def read_metrics(folder: Path) -> list[dict[str, float]]:

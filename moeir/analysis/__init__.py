@@ -1,1 +1,1 @@
-"""Analyses of experts: overlap, wins, competition, router usage, training metrics and FLOPs."""
+"""Analyses of experts: overlap, wins, competition, router usage and training metrics."""

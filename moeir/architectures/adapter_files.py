@@ -71,34 +71,22 @@ def _checksum_trunk(folder: Path) -> dict[str, dict[str, Any]]:
     return {file.name: entry for file, entry in zip(files, manifests.compute_checksums(files), strict=True)}
 
 
-def open_trunk(checkpoint: Path, entry: Mapping[str, Any], *, verify: bool, moved: Path | None = None) -> tuple[Trunk, Path]:
-    """The trunk that moeir.json of a checkpoint names, and its folder, or what has `moved` elsewhere: a folder, or a name on the hub.
-
-    ArtifactError if it is gone or, to `verify` or moved, another one.
-    """
-    types = {"model": str, "revision": str | None, "backbone": str, "dtype": str, "files": dict}
-    is_whole = isinstance(entry, dict) and entry.keys() == types.keys() and all(isinstance(entry[key], kind) for key, kind in types.items())
-    if not is_whole or entry["dtype"] not in TRUNK_DTYPES:
-        raise ArtifactError(f"{checkpoint}/moeir.json: damaged: not what moeir writes of a trunk; make the checkpoint again")
-    revision, expected = entry["revision"], entry["files"]
-    if moved is not None:
-        folder = weights_io.resolve_model(moved)
-        trunk = Trunk.from_folder(moved, folder, entry["backbone"], entry["dtype"])
-    else:
+def open_trunk(checkpoint: Path, entry: Mapping[str, Any]) -> tuple[Trunk, Path]:
+    """The trunk that moeir.json of a checkpoint names, and its folder; ArtifactError if it is gone or another one."""
+    try:
         trunk, folder = Trunk(**entry), (checkpoint / entry["model"]).resolve()
-        if revision:
-            folder = weights_io.resolve_commit(entry["model"], revision, expected)
-        elif not folder.is_dir():
-            raise ArtifactError(
-                f"{checkpoint}: the weights that its adapters belong to are gone from {folder}; where they are now, say by: "
-                f"moeir init --model {checkpoint} --trunk FOLDER --output NEW"
-            )
-        else:
-            trunk = replace(trunk, model=str(folder))
-        trunk = replace(trunk, files=_checksum_trunk(folder) if verify else expected)
+        expected, _ = dict(trunk.files), TRUNK_DTYPES[trunk.dtype]
+    except (TypeError, KeyError, ValueError):
+        raise ArtifactError(f"{checkpoint}/moeir.json: damaged: not what moeir writes of a trunk; make the checkpoint again") from None
+    if trunk.revision:
+        folder = weights_io.resolve_commit(trunk.model, trunk.revision, expected)
+    elif not folder.is_dir():
+        raise ArtifactError(f"{checkpoint}: the weights that its adapters belong to are gone from {folder}; put them, or a link, there")
+    else:
+        trunk = replace(trunk, model=str(folder))
+    trunk = replace(trunk, files=_checksum_trunk(folder))
     if changed := sorted(name for name in expected.keys() | trunk.files.keys() if expected.get(name) != trunk.files.get(name)):
-        advice = "name others" if moved else "put that back"
-        raise ArtifactError(f"{folder}/{changed[0]}: not the file that the adapters of {checkpoint} were trained on; {advice}")
+        raise ArtifactError(f"{folder}/{changed[0]}: not the file that the adapters of {checkpoint} were trained on; put that back")
     return trunk, folder
 
 

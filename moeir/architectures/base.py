@@ -8,18 +8,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from moeir.analysis.flops import Mixture, ParameterAccount
 from moeir.backbones.dispatch import RouterOutput
 from moeir.backbones.encoder import Encoder, Layer
-from moeir.backbones.layers import RotaryAttention, TopKFeedForward
+from moeir.backbones.layers import TopKFeedForward
 from moeir.backbones.packed_tokens import PackedTokens, SpecialTokens
-from moeir.backbones.transformers_encoder import TransformersEmbeddings, TransformersLayer
 from moeir.errors import UsageError
 from moeir.heads.pooling import PoolingHead
-from moeir.mixtures.adapters import Adapted, AdaptedEmbedding, AdapterRouter, TowerRouter, merge_adapters
+from moeir.mixtures.adapters import AdapterRouter, merge_adapters
 from moeir.mixtures.embedding import EmbeddingMixture
-from moeir.mixtures.feedforward import RoutedFeedForward, find_routers
-from moeir.mixtures.router import LEARNED_ROUTINGS, ExpertRouter
+from moeir.mixtures.feedforward import find_routers
+from moeir.mixtures.router import ExpertRouter
 from moeir.parsing import check_choice
 from moeir.representations.base import ByExpert, Representation, check_finite
 from moeir.representations.dense import Dense
@@ -115,7 +113,7 @@ class Architecture(nn.Module):
         self.token_experts: tuple[str, ...] = ()  # those that read the tokens of a query alone, without the encoder
         self.summed_experts: dict[str, tuple[str, ...]] = {}  # scores that are trained as one, each with its experts
         self.token_terms: tuple[str, ...] = ()  # experts whose terms are the tokens of a text
-        self.markers = self.augmentation = False
+        self.markers = False  # whether a text has one more token, which says its side
 
     @property
     def representation_kinds(self) -> dict[str, str]:
@@ -214,29 +212,12 @@ class Architecture(nn.Module):
         return encoded if ordered.order is None else encoded.select(ordered.order, permutation=True)
 
     def truncate_and_mark(self, texts: list[list[int]], side: str, length: int) -> tuple[list[list[int]], list[int] | None]:
-        """Ids truncated to `length`, the last special tokens kept, with markers and query augmentation if the architecture uses them.
+        """Ids truncated to `length`, the last special tokens kept; an architecture may add a marker first and [MASK] tokens last.
 
         The second value counts the [MASK] tokens at the end of each text, which are not attended to (ColBERT).
         """
-        marker = (self.special_tokens.query_marker if side == "query" else self.special_tokens.document_marker) if self.markers else None
-        budget = length - (marker is not None)
-        leading, trailing = self.special_tokens.leading, self.special_tokens.trailing
-        truncated = [ids if len(ids) <= budget else [*ids[: budget - trailing], *ids[len(ids) - trailing :]] for ids in texts]
-        if marker is not None:
-            truncated = [[*ids[:leading], marker, *ids[leading:]] for ids in truncated]
-        if not (self.augmentation and side == "query"):
-            return truncated, None
-        assert self.special_tokens.mask is not None
-        mask_counts = [length - len(ids) for ids in truncated]
-        return [ids + [self.special_tokens.mask] * count for ids, count in zip(truncated, mask_counts, strict=True)], mask_counts
-
-    def enable_markers(self, markers: bool, augmentation: bool) -> None:
-        """Enable ColBERT's markers and query augmentation; UsageError if the vocabulary lacks their tokens."""
-        if markers and None in (self.special_tokens.query_marker, self.special_tokens.document_marker):
-            raise UsageError("markers=true: the vocabulary has no [unused0] and [unused1]; leave markers out")
-        if augmentation and self.special_tokens.mask is None:
-            raise UsageError("augmentation=true: the vocabulary has no [MASK]; leave augmentation out")
-        self.markers, self.augmentation = markers, augmentation
+        trailing = self.special_tokens.trailing
+        return [ids if len(ids) <= length else [*ids[: length - trailing], *ids[len(ids) - trailing :]] for ids in texts], None
 
     def set_gradient_checkpointing(self, enabled: bool) -> None:
         """Gradient checkpointing: layers store only their input and are recomputed in the backward pass (Chen et al. 2016)."""
@@ -269,67 +250,3 @@ def copy_to_host(encoded: EncoderOutput) -> Callable[[], EncoderOutput]:
         return host_copy.drop_zero_weights()
 
     return wait
-
-
-def count_parameters(architecture: Architecture) -> ParameterAccount:
-    """The parameters of an architecture, each counted once, and which experts of its mixtures run for queries and documents."""
-    unused, windows, widths = [], {}, {}
-    shapes = {name: tuple(parameter.shape) for name, parameter in architecture.named_parameters()}
-    mixtures, runs = _split_adapters(architecture, shapes)
-    for module_name, module in architecture.named_modules():
-        if isinstance(module, RoutedFeedForward):
-            learned = module.routing in LEARNED_ROUTINGS
-            experts_by_side = {"query": (0,), "document": (0,) if learned else (len(module.experts) // 2,)}
-            mixtures.append(Mixture(module_name, experts_by_side, routed=learned, gate_once_per_text=module.routing == "sequence"))
-        elif isinstance(module, EmbeddingMixture):
-            uses_all = module.inference == "all" and module.gate is not None
-            experts_by_side = dict.fromkeys(("query", "document"), tuple(range(len(module.experts))) if uses_all else (0,))
-            options = {"routed": len(module.experts) > 1, "single": len(module.experts) == 1}
-            mixtures.append(Mixture(module_name, experts_by_side, once_per_text=True, gate_once_per_text=True, **options))
-            unused.append(f"{module_name}.noise.")
-        elif isinstance(module, TopKFeedForward):
-            mixtures.append(Mixture(module_name, dict.fromkeys(("query", "document"), tuple(range(module.top_k))), routed=True))
-            for part in ("up", "down"):
-                rows, width = shapes.pop(f"{module_name}.expert_{part}")
-                experts = module.gate.out_features
-                shapes |= {f"{module_name}.experts.{number}.{part}": (rows // experts, width) for number in range(experts)}
-        elif isinstance(module, RotaryAttention) and module.window is not None:
-            windows[module_name] = module.window // 2
-        elif isinstance(module, TransformersLayer):
-            widths[module_name] = module.hidden
-        elif isinstance(module, TransformersEmbeddings):
-            tables = {name: part for name, part in module.named_modules() if isinstance(part, nn.Embedding)}
-            for name, part in tables.items():
-                if (old := f"{module_name}.{name}.weight") in shapes:  # T5 has a second module for its word embeddings
-                    shapes[f"{module_name}.{'words' if part is module.words else f'{name}.places'}.weight"] = shapes.pop(old)
-    return ParameterAccount(shapes, architecture.representation_kinds, tuple(mixtures), tuple(unused), windows, widths, runs)
-
-
-def _split_adapters(architecture: Architecture, shapes: dict[str, tuple[int, ...]]) -> tuple[list[Mixture], dict[str, tuple[str, ...]]]:
-    """Name the matrices of each adapter apart among the shapes; returns their mixtures, and the layers that run once for each expert.
-
-    Of learned routers all adapters are multiplied, most of them by 0.
-    """
-    mixtures, runs, router = list[Mixture](), dict[str, tuple[str, ...]](), None
-    for name, module in architecture.named_modules():
-        if isinstance(module, Layer):
-            router, layer_name = module.router, name
-            if isinstance(router, AdapterRouter) and router.routing in LEARNED_ROUTINGS:
-                mixtures.append(Mixture(f"{name}.router", {}, routed=True, gate_once_per_text=router.routing == "sequence"))
-        elif isinstance(module, Adapted):
-            is_table = isinstance(module, AdaptedEmbedding)  # whose A is a table too: a token has one of its columns
-            names = {"down.places.weight" if is_table else "down": "down", "up": "up"}
-            expert_shapes = {part: shapes.pop(f"{name}.{own}")[1:] for part, own in names.items()}
-            is_shared = len(module.experts) == 1 if is_table else router is None
-            for number, expert in enumerate(module.experts):
-                own_name = f"towers.{expert}.{name}" if isinstance(router, TowerRouter) else f"{name}.experts.{number}"
-                shapes |= {f"{name if is_shared else own_name}.{part}": shape for part, shape in expert_shapes.items()}
-            if is_table:
-                mixtures += [] if is_shared else [Mixture(name, {"query": (0,), "document": (1,)})]
-            elif isinstance(router, TowerRouter):
-                runs[layer_name] = module.experts
-            elif isinstance(router, AdapterRouter):
-                every = tuple(range(len(module.experts)))
-                first = {side: (router.first_of_side(side),) if router.routing == "role" else every for side in ("query", "document")}
-                mixtures.append(Mixture(name, first))
-    return mixtures, runs

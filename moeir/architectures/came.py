@@ -1,4 +1,4 @@
-"""CAME: shared lower layers and a private tower per expert (Cai et al. 2023, §3.2)."""
+"""CAME: shared lower layers and a tower per expert (Cai et al. 2023, §3.2)."""
 
 import copy
 from collections.abc import Sequence
@@ -49,8 +49,6 @@ class Came(Architecture):
         lexical_queries: str = "encoder",
         local_dim: int = 128,
         local_normalise: bool = False,
-        markers: bool = False,
-        augmentation: bool = False,
         pooling: str = "cls",
         normalise: bool = False,
         dimension: int | None = None,
@@ -104,7 +102,6 @@ class Came(Architecture):
         self.scales = {name: scales[name] for name in experts}
         self.set_dimension(dimension)
         self.token_experts = ("lexical",) if lexical_queries == "tokens" else ()
-        self.enable_markers(markers, augmentation)
 
     def routers(self, side: str = "query") -> dict[str, Router]:
         """Those of the shared layers, and those of towers whose weights have experts: `lexical.layer2`, …"""

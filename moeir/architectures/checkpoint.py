@@ -2,7 +2,6 @@
 
 import json
 import logging
-import math
 import reprlib
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -76,12 +75,12 @@ class RetrievalModel:
     path: Path | None = None
     calibration: dict[str, float] = field(default_factory=dict)
     trunk: adapter_files.Trunk | None = None  # the weights that its adapters belong to
+    unfitted: set[str] = field(default_factory=set, init=False)  # what plain weights lack, until `initialize.fit_fresh_parts`
     truncation: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter), init=False)
     is_packed: bool = field(default=False, init=False)  # whether its layers have their form for inference on a CPU
 
     def __post_init__(self) -> None:
         self.calibration = self.calibration or dict(self.architecture.fusion_weights)
-        self._count_prefix_tokens()
         for head in self.architecture.heads.values():
             if isinstance(head, WordLogitHead):
                 head.find_words(self.tokenizer)
@@ -89,23 +88,12 @@ class RetrievalModel:
     def check_training_prompt(self, name: str) -> None:
         """UsageError for a prompt that queries of training cannot have instead of the query prefix."""
         self.input_config.find_query_prompt(name, "--query-prompt")
-        left_out = any(isinstance(head, PoolingHead) and not head.pool_prefix for head in self.architecture.heads.values())
-        if self.architecture.reads_pairs or left_out:
-            reason = "a cross-encoder has the query prefix only" if self.architecture.reads_pairs else "pool_prefix=false counts one prefix"
-            raise UsageError(f"--query-prompt {name}: {reason}; set --query-prefix instead")
+        if self.architecture.reads_pairs:
+            raise UsageError(f"--query-prompt {name}: a cross-encoder has the query prefix only; set --query-prefix instead")
 
     def select_prompt(self, name: str, flag: str = "--prompt") -> None:
         """Read queries with one of the checkpoint's prompts; UsageError, with the `flag`, if it has none of this name."""
         self.input_config = replace(self.input_config, query_prefix=self.input_config.find_query_prompt(name, flag))
-        self._count_prefix_tokens()
-
-    def _count_prefix_tokens(self) -> None:
-        """Tell heads that leave out prefixes how many tokens these have."""
-        for head in self.architecture.heads.values():
-            if isinstance(head, PoolingHead) and not head.pool_prefix:
-                prefixes = {side: self.input_config.add_prefix([""], side) for side in ("query", "document")}
-                sizes = {side: len(self.tokenizer.encode(prefix)[0]) for side, prefix in prefixes.items() if prefix[0]}
-                head.unpooled_tokens = {side: size - self.tokenizer.special_tokens.trailing for side, size in sizes.items()}
 
     def __repr__(self) -> str:
         return f"RetrievalModel({self.path or 'unsaved'}: {self.spec})"
@@ -340,12 +328,10 @@ def _is_metadata(metadata: Any) -> bool:
     """Whether a value read from a file names an architecture, its reading and, if any, a positive number to calibrate each expert."""
     if not isinstance(metadata, dict) or not isinstance(metadata.get("architecture"), str) or not isinstance(metadata.get("reading"), dict):
         return False
-    if (calibration := metadata.get("calibration", {})) == {}:
-        return True
-    experts = metadata.get("experts")
-    if not isinstance(calibration, dict) or not isinstance(experts, dict) or calibration.keys() != experts.keys():
+    calibration, experts = metadata.get("calibration", {}), metadata.get("experts")
+    if not isinstance(calibration, dict) or (calibration and (not isinstance(experts, dict) or calibration.keys() != experts.keys())):
         return False
-    return all(isinstance(scale, int | float) and math.isfinite(scale) and 0 < scale <= MAX_SCALE for scale in calibration.values())
+    return all(isinstance(scale, int | float) and 0 < scale <= MAX_SCALE for scale in calibration.values())
 
 
 @read_unchanged
@@ -363,16 +349,12 @@ def open_checkpoint(folder: Path | str, device: str = "cpu") -> RetrievalModel:
     return model
 
 
-def load_with_spec(
-    folder: Path, spec: str, input_config: InputConfig, device: str = "cpu", trunk: Path | None = None
-) -> RetrievalModel:
-    """Load a checkpoint under `spec`, which may differ from its own in options that have no weights; on `meta` only check it. `trunk` is
-    where the weights under its adapters have moved."""
+def load_with_spec(folder: Path, spec: str, input_config: InputConfig, device: str = "cpu") -> RetrievalModel:
+    """Load a checkpoint under `spec`, which may differ from its own in options that have no weights."""
     if (entry := read_metadata(folder).get("trunk")) is not None:
-        return _load_adapters(folder, spec, input_config, entry, device, trunk)
+        return _load_adapters(folder, spec, input_config, entry, device)
     config, tokenizer = weights_io.read_config(folder), TextTokenizer(folder)
-    read_on = "meta" if device == "meta" else "cpu"
-    weights = weights_io.read_weights(folder, config, device=read_on)
+    weights = weights_io.read_weights(folder, config)
     head, encoder_config = any(name.startswith("vocabulary_head.") for name in weights), weights_io.parse_encoder_config(config, folder)
     if not variants.own_module(spec) and not weights_io.uses_transformers(config):  # own code may shape its layers otherwise
         weights_io.check_sizes(folder, encoder_config, weights)
@@ -380,9 +362,7 @@ def load_with_spec(
     elif weights_io.uses_transformers(config):  # nothing of config.json's sizes is allocated before they are compared
         with torch.device("meta"):
             weights_io.check_shapes(folder, weights_io.make_encoder(dict(config), folder, vocabulary_head=head).state_dict(), weights)
-    with torch.device(read_on):
-        encoder = weights_io.make_encoder(config, folder, vocabulary_head=head)
-        architecture = build_architecture(spec, encoder, tokenizer.special_tokens)
+    architecture = build_architecture(spec, weights_io.make_encoder(config, folder, vocabulary_head=head), tokenizer.special_tokens)
     state = architecture.state_dict()
     names = {name.removeprefix("encoder."): name for name in state}  # as in the file -> in the architecture
     expected = {name: state[full_name] for name, full_name in names.items()}
@@ -395,28 +375,21 @@ def load_with_spec(
     return RetrievalModel(architecture.to(device), tokenizer, input_config, canonical_spec(spec), config)
 
 
-def _load_adapters(
-    folder: Path, spec: str, input_config: InputConfig, entry: Mapping[str, Any], device: str, moved: Path | None
-) -> RetrievalModel:
-    """A checkpoint with adapters, over the trunk that `entry` names; on `meta` nothing is compared but names and sizes."""
-    is_meta = device == "meta"
-    trunk, trunk_folder = adapter_files.open_trunk(folder, entry, verify=not is_meta, moved=moved)
+def _load_adapters(folder: Path, spec: str, input_config: InputConfig, entry: Mapping[str, Any], device: str) -> RetrievalModel:
+    """A checkpoint with adapters, over the trunk that `entry` names."""
+    trunk, trunk_folder = adapter_files.open_trunk(folder, entry)
     config, tokenizer = weights_io.read_config(trunk_folder), TextTokenizer(folder)
     weights_io.choose_backbone(config, trunk.backbone)
-    read_on = "meta" if is_meta else "cpu"
-    encoder = weights_io.read_encoder(trunk_folder, vocabulary_head=True, config=config, device=read_on)
-    with torch.device(read_on):
-        architecture = build_architecture(spec, encoder, tokenizer.special_tokens)
-    expected = adapter_files.select_head_weights(architecture)
-    weights = (weights_io.read_header if is_meta else weights_io.read_tensors)(folder / TRAINED_FILE)
+    encoder = weights_io.read_encoder(trunk_folder, vocabulary_head=True, config=config)
+    architecture = build_architecture(spec, encoder, tokenizer.special_tokens)
+    expected, weights = adapter_files.select_head_weights(architecture), weights_io.read_tensors(folder / TRAINED_FILE)
     if differing := sorted(expected.keys() ^ weights.keys()):
         raise ArtifactError(f"{folder}: its weights are not those of {spec} (first: {differing[0]}); start it from its base weights")
     weights_io.check_shapes(folder, expected, weights)
     architecture.load_state_dict(weights, strict=False)
-    if not is_meta:
-        is_dense = variants.parse_spec(spec).name == "dense" and architecture.document_encoder is None
-        adapter_files.read_adapters(folder, architecture, at_root=is_dense)
-        hold_trunk(architecture, trunk)
+    is_dense = variants.parse_spec(spec).name == "dense" and architecture.document_encoder is None
+    adapter_files.read_adapters(folder, architecture, at_root=is_dense)
+    hold_trunk(architecture, trunk)
     return RetrievalModel(architecture.to(device), tokenizer, input_config, canonical_spec(spec), config, trunk=trunk)
 
 

@@ -9,10 +9,7 @@ from moeir.heads.token_vectors import CoilHead
 
 
 class Coil(Architecture):
-    """One vector per token, compared only with tokens of the same term, plus one of [CLS]; `cls_dim=0` is COIL-tok, without the latter.
-
-    `separator` keeps [SEP] as a term; `token_norm` and `cls_norm` normalise layer-wise, `relu` makes token vectors non-negative.
-    """
+    """One vector per token, compared only with tokens of the same term, plus one of [CLS]; `cls_dim=0` is COIL-tok, without the latter."""
 
     is_hf_compatible = False
     default_fusion = "exact-sum"
@@ -24,24 +21,18 @@ class Coil(Architecture):
         *,
         dim: int = 32,
         cls_dim: int = 768,
-        separator: bool = False,
-        token_norm: bool = False,
-        cls_norm: bool = False,
-        relu: bool = False,
         exact_scale: float = 1.0,
         global_scale: float = 1.0,
     ) -> None:
         super().__init__(encoder, special_tokens)
         if cls_dim < 0:
             raise UsageError(f"coil:cls_dim={cls_dim}: expected 1 or more, or 0 for no [CLS] part")
-        if cls_dim == 0 and cls_norm:
-            raise UsageError("coil:cls_norm=true: with cls_dim=0 there is no [CLS] part; leave one of them out")
         if exact_scale < 0:
             raise UsageError(f"coil:exact_scale={exact_scale}: expected 0 or more, as its scores are floored at 0")
         encoder.vocabulary_head = None
         hidden = encoder.config.hidden
         if cls_dim:
-            self.heads["global"] = ProjectionHead(hidden, dimension=cls_dim, layer_norm=cls_norm)
+            self.heads["global"] = ProjectionHead(hidden, dimension=cls_dim)
             self.summed_experts = {"hybrid": ("global", "exact")}
-        self.heads["exact"] = CoilHead(hidden, special_tokens, dimension=dim, separator=separator, layer_norm=token_norm, relu=relu)
+        self.heads["exact"] = CoilHead(hidden, special_tokens, dimension=dim)
         self.scales = {"global": global_scale, "exact": exact_scale} if cls_dim else {"exact": exact_scale}

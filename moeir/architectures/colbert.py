@@ -32,7 +32,6 @@ class Colbert(Architecture):
         markers: bool = False,
         augmentation: bool = False,
         attend_masks: bool = False,
-        separator: bool = True,
         punctuation: str = "true",
         scale: float = 1.0,
         adapters: AdapterOptions = NO_ADAPTERS,
@@ -45,12 +44,25 @@ class Colbert(Architecture):
         check_choice("colbert:punctuation", punctuation, ("true", "false", "characters"))
         if punctuation == "characters":
             special_tokens = replace(special_tokens, punctuation=special_tokens.punctuation_marks)
-        options = {"normalise": normalise, "separator": separator, "punctuation": punctuation == "true"}
+        options = {"normalise": normalise, "punctuation": punctuation == "true"}
         self.heads["local"] = TokenVectorHead(encoder.config.hidden, special_tokens, dimension=dim, **options)
         self.scales = {"local": scale}
-        self.enable_markers(markers, augmentation)
-        self.attend_masks = attend_masks
+        if markers and None in (special_tokens.query_marker, special_tokens.document_marker):
+            raise UsageError("markers=true: the vocabulary has no [unused0] and [unused1]; leave markers out")
+        if augmentation and special_tokens.mask is None:
+            raise UsageError("augmentation=true: the vocabulary has no [MASK]; leave augmentation out")
+        self.markers, self.augmentation, self.attend_masks = markers, augmentation, attend_masks
 
     def truncate_and_mark(self, texts: list[list[int]], side: str, length: int) -> tuple[list[list[int]], list[int] | None]:
-        truncated, silent = super().truncate_and_mark(texts, side, length)
-        return truncated, None if self.attend_masks else silent
+        truncated, _ = super().truncate_and_mark(texts, side, length - self.markers)
+        if self.markers:
+            leading = self.special_tokens.leading
+            marker = self.special_tokens.query_marker if side == "query" else self.special_tokens.document_marker
+            assert marker is not None
+            truncated = [[*ids[:leading], marker, *ids[leading:]] for ids in truncated]
+        if not self.augmentation or side != "query":
+            return truncated, None
+        assert self.special_tokens.mask is not None
+        mask_counts = [length - len(ids) for ids in truncated]
+        augmented = [ids + [self.special_tokens.mask] * count for ids, count in zip(truncated, mask_counts, strict=True)]
+        return augmented, None if self.attend_masks else mask_counts

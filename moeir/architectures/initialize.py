@@ -37,7 +37,6 @@ from moeir.errors import ArtifactError, UsageError
 from moeir.heads import mlm_head
 from moeir.heads.classification import WordLogitHead, binary_to_single_logit
 from moeir.heads.lexical import LexicalHead
-from moeir.heads.mlm_head import UntransformedMlmHead
 from moeir.heads.pooling import PoolingHead
 from moeir.kernels.token_budget import split_by_tokens
 from moeir.mixtures.router import ExpertRouter
@@ -59,28 +58,35 @@ def build_checkpoint(
     *,
     random_weights: bool = False,
     backbone: str | None = None,
-    lossy: bool = False,
-    trunk_dtype: str = "auto",
-    trunk: Path | None = None,
-    device: str = "cpu",
 ) -> RetrievalModel:
-    """A checkpoint from plain weights, or from a checkpoint under other options.
+    """`open_weights`, with what they lack fitted on `texts`, if any."""
+    checkpoint = open_weights(model, arch, overrides, seed, random_weights=random_weights, backbone=backbone)
+    fit_fresh_parts(checkpoint, texts, seed)
+    return checkpoint
 
-    `overrides` holds the fields of `InputConfig` set by the user; a missing vocabulary head is fitted on `texts`, if any.
-    `random_weights` takes only the sizes and the tokenizer of a folder. `backbone` says whose layers run plain weights, moeir's or
-    transformers' (`bidirectional`: with attention to later tokens), None for those that moeir has. `lossy` leaves out what a checkpoint
-    cannot keep, with a warning. `trunk_dtype` is that of frozen weights under adapters, `auto` for that of their files; `trunk` is
-    where those of a checkpoint have moved. On the device `meta` it has no weights, and nothing is fitted.
+
+def open_weights(
+    model: Path,
+    arch: str | None,
+    overrides: dict[str, Any],
+    seed: int = 42,
+    *,
+    random_weights: bool = False,
+    backbone: str | None = None,
+) -> RetrievalModel:
+    """A checkpoint from plain weights, or from a checkpoint under other options; `fit_fresh_parts` completes it.
+
+    `overrides` holds the fields of `InputConfig` set by the user. `random_weights` takes only the sizes and the tokenizer of a folder.
+    `backbone` says whose layers run plain weights, moeir's or transformers' (`bidirectional`: with attention to later tokens), None for
+    those that moeir has.
     """
     head_files = {} if arch is None else variants.bind_variant("architectures", arch).func.head_files
     folder = weights_io.resolve_model(model, head_files.values())
-    if trunk is not None and not (is_checkpoint(folder) and "trunk" in read_metadata(folder)):
-        raise UsageError(f"--trunk {trunk}: {model} is no checkpoint with adapters, and has no frozen weights elsewhere; leave it out")
-    options: dict[str, Any] = {"random_weights": random_weights, "backbone": backbone, "trunk_dtype": trunk_dtype, "device": device}
+    options: dict[str, Any] = {"random_weights": random_weights, "backbone": backbone}
     if not is_checkpoint(folder):
         if arch is None:
             raise UsageError(f"{model}: plain weights; name an architecture: --arch came, dense, …; see: moeir variants architectures")
-        return _from_plain_weights(model, folder, arch, {}, overrides, texts, seed, lossy=lossy, **options)
+        return _from_plain_weights(model, folder, arch, {}, overrides, seed, **options)
     metadata = read_metadata(folder)
     if "calibration" in metadata:
         log.info("%s: its calibration is left out: new weights need a new one; see moeir calibrate", model)
@@ -89,31 +95,14 @@ def build_checkpoint(
     is_compatible = "trunk" not in metadata and weights_io.read_config(folder).get("model_type") != "moeir"
     if is_compatible and arch is not None:  # Hugging Face compatible files
         arch = _merge_specs(old_spec, arch) if same else arch
-        fields = asdict(input_config)
-        return _from_plain_weights(model, folder, arch, fields, overrides, texts, seed, **options)
-    if trunk_dtype != "auto":
-        raise UsageError(f"--trunk-dtype {trunk_dtype}: {model} keeps the one that it was trained with; leave it out")
+        return _from_plain_weights(model, folder, arch, asdict(input_config), overrides, seed, **options)
     if backbone is not None:
         raise UsageError(f"{model}: --backbone {backbone} is for plain weights, from which its checkpoint is made")
     if same and not random_weights:
-        opened = load_with_spec(folder, _merge_specs(old_spec, arch or old_spec), input_config, device, trunk)
+        opened = load_with_spec(folder, _merge_specs(old_spec, arch or old_spec), input_config)
         return replace(opened, input_config=_override_input(input_config, overrides, opened.architecture, opened.tokenizer))
     reason = f"a {variants.parse_spec(old_spec).name} checkpoint cannot become {variants.parse_spec(arch).name}"
     raise ArtifactError(f"{model}: {reason}; start from its base weights")
-
-
-def check_options(model: Path, arch: str | None, overrides: dict[str, Any], **options: Any) -> RetrievalModel | None:
-    """The checkpoint that `build_checkpoint` would make with these `options`, without weights: raises what that would for wrong ones, in a
-    moment and without log lines. None for a name on the hub."""
-    if not model.is_dir():
-        return None
-    own_log = logging.getLogger("moeir")
-    level = own_log.level
-    own_log.setLevel(logging.ERROR)
-    try:
-        return build_checkpoint(model, arch, overrides, **options, device="meta")
-    finally:
-        own_log.setLevel(level)
 
 
 def is_cross_encoder(model: Path, arch: str | None) -> bool:
@@ -123,13 +112,6 @@ def is_cross_encoder(model: Path, arch: str | None) -> bool:
     spec = arch or read_metadata(folder)["architecture"]
     is_pair_model: bool = variants.bind_variant("architectures", spec).func.reads_pairs
     return is_pair_model
-
-
-def add_option(model: Path, arch: str | None, option: str) -> str | None:
-    """`arch`, or the architecture of the checkpoint `model`, with an option set; None for plain weights without `arch`, to be refused."""
-    folder = weights_io.resolve_model(model)
-    spec = arch or (read_metadata(folder)["architecture"] if is_checkpoint(folder) else None)
-    return None if spec is None else _merge_specs(spec, f"{variants.parse_spec(spec).name}:{option}")
 
 
 def _merge_specs(old: str, new: str) -> str:
@@ -143,14 +125,10 @@ def _from_plain_weights(
     arch: str,
     fields: dict[str, Any],
     overrides: dict[str, Any],
-    texts: Sequence[str],
     seed: int,
     *,
     random_weights: bool,
     backbone: str | None,
-    trunk_dtype: str,
-    device: str,
-    lossy: bool = False,
 ) -> RetrievalModel:
     """`model` is what the user calls `folder`; `fields` are those of the `InputConfig` of a checkpoint, before the user's `overrides`."""
     torch.manual_seed(seed)
@@ -159,21 +137,20 @@ def _from_plain_weights(
     if own := adapters.get("global"):
         model, trunk_folder = Path(own.base), weights_io.resolve_model(Path(own.base), revision=own.revision)
     if adapters:
-        options = adapter_files.describe_options(next(iter(adapters.values())))
-        arch = _merge_specs(arch, str(variants.Spec(name, tuple(options.items()))))
-    folder, folder_config, options, head_weights = read_folder_settings(folder, name, requested, lossy=lossy, trunk=trunk_folder)
+        described = adapter_files.describe_options(next(iter(adapters.values())))
+        arch = _merge_specs(arch, str(variants.Spec(name, tuple(described.items()))))
+    folder, folder_config, options, head_weights = read_folder_settings(folder, name, requested, trunk=trunk_folder)
     tokenizer, config = TextTokenizer(find_tokenizer(settings_folder, folder)), weights_io.read_config(folder)
     weights_io.choose_backbone(config, backbone)
     if name in OPENED and options.keys() <= dict(variants.parse_spec(canonical_spec(arch)).options).keys():
         arch = _merge_specs(str(variants.Spec(name, tuple(options.items()))), arch)
     else:
         _log_overridden_options(folder, arch, options)
-    encoder = _read_encoder(folder, config, device, random_weights=random_weights, bidirectional=backbone == "bidirectional")
+    encoder = _read_encoder(folder, config, random_weights=random_weights, bidirectional=backbone == "bidirectional")
     check_token_ids(folder, tokenizer, encoder.config)
-    with torch.device(device):
-        architecture = build_architecture(arch, encoder, tokenizer.special_tokens)
-    trunk = _open_trunk(architecture, model, folder, config, trunk_dtype, random_weights=random_weights)
-    for expert, adapter in adapters.items() if trunk is not None else ():
+    architecture = build_architecture(arch, encoder, tokenizer.special_tokens)
+    trunk = _open_trunk(architecture, model, folder, config, random_weights=random_weights)
+    for expert, adapter in adapters.items():
         adapter_files.copy_adapter(adapter, architecture, expert)
     _warn_of_first_token(folder, architecture)
     query, document = (min(length, encoder.config.positions) for length in architecture.default_lengths)
@@ -181,49 +158,47 @@ def _from_plain_weights(
     if architecture.reads_pairs:
         default = replace(default, query_length=min(query, default.document_length // 2))
     input_config = _override_input(replace(default, **fields), overrides, architecture, tokenizer)
+    if architecture.reads_pairs:
+        PairTokenizer.from_architecture(tokenizer, input_config, architecture)  # raises for lengths that leave no room for a document
     if architecture.reads_pairs and not random_weights and not isinstance(architecture.heads["relevance"], WordLogitHead):
-        load_classification_head(folder, architecture, device)
+        load_classification_head(folder, architecture)
     if not random_weights:
         load_head_files(folder, architecture)
         _load_head_weights(folder, architecture, head_weights)
     model = RetrievalModel(architecture, tokenizer, input_config, canonical_spec(arch), config, trunk=trunk)
     if architecture.reads_pairs:
-        PairTokenizer.from_architecture(tokenizer, input_config, architecture)  # raises for lengths that leave no room for a document
-        return model
-    if device == "meta":
         return model
     has_head = random_weights or encoder.file_names is not None or weights_io.has_vocabulary_head(folder)
-    _fit_fresh_parts(model, texts, seed, fit_head=not has_head, fit_query_weights=random_weights or not head_weights)
+    fitted = {"gates": True, "head": not has_head, "query weights": random_weights or not head_weights}
+    model.unfitted = {name for name, is_fitted in fitted.items() if is_fitted}
     return model
 
 
-def _fit_fresh_parts(model: RetrievalModel, texts: Sequence[str], seed: int, *, fit_head: bool, fit_query_weights: bool) -> None:
+def fit_fresh_parts(model: RetrievalModel, texts: Sequence[str], seed: int) -> None:
     """Fit what plain weights do not have on texts: gates, the vocabulary head, the weights of tokens in queries."""
-    architecture = model.architecture
+    architecture, unfitted, model.unfitted = model.architecture, model.unfitted, set()
+    if not unfitted:
+        return
     routers = [router for router in architecture.routers().values() if isinstance(router, ExpertRouter)]
     if centred := [router for router in routers if router.gate_start == "centred"]:
         _centre_gates(model, centred, list(texts) or _draw_vocabulary_texts(model.tokenizer, seed))
     lexical = [head for head in architecture.heads.values() if isinstance(head, LexicalHead)]
-    if architecture.encoder.vocabulary_head is not None and (fit_head or any(head.bias is not None for head in lexical)):
+    if architecture.encoder.vocabulary_head is not None and ("head" in unfitted or any(head.bias is not None for head in lexical)):
         _fit_mlm_head(model, texts, seed)
     for head in lexical:
-        if head.query_weights is not None and fit_query_weights:
+        if head.query_weights is not None and "query weights" in unfitted:
             head.set_query_weights(_start_query_weights(model, texts))
 
 
 def _open_trunk(
-    architecture: Architecture, model: Path, folder: Path, config: Mapping[str, Any], dtype: str, *, random_weights: bool
+    architecture: Architecture, model: Path, folder: Path, config: Mapping[str, Any], *, random_weights: bool
 ) -> adapter_files.Trunk | None:
-    """The trunk under the adapters of an architecture, in whose dtype it is held from then on; None without adapters, or weights."""
-    frozen = list_frozen(architecture)
-    if not frozen and dtype != "auto":
-        raise UsageError(f"--trunk-dtype {dtype}: nothing is frozen; adapters=RANK in --arch freezes the trunk")
-    if frozen and random_weights:
-        raise UsageError("--from-scratch: adapters need trained weights under them; leave one of the two out")
-    if not frozen or architecture.encoder.embeddings.words.weight.is_meta:
+    """The trunk under the adapters of an architecture, held in the dtype of its files from then on; None without adapters."""
+    if not list_frozen(architecture):
         return None
-    if dtype == "auto":
-        dtype = "bfloat16" if str(config.get("dtype") or config.get("torch_dtype")) == "bfloat16" else "float32"
+    if random_weights:
+        raise UsageError("--from-scratch: adapters need trained weights under them; leave one of the two out")
+    dtype = "bfloat16" if str(config.get("dtype") or config.get("torch_dtype")) == "bfloat16" else "float32"
     by_transformers = "transformers" if config.get("is_causal", True) else "bidirectional"
     backbone = by_transformers if weights_io.uses_transformers(config) else "moeir"
     trunk = adapter_files.Trunk.from_folder(model, folder, backbone, dtype)
@@ -231,14 +206,13 @@ def _open_trunk(
     return trunk
 
 
-def _read_encoder(folder: Path, config: dict[str, Any], device: str, *, random_weights: bool, bidirectional: bool) -> Encoder:
+def _read_encoder(folder: Path, config: dict[str, Any], *, random_weights: bool, bidirectional: bool) -> Encoder:
     """The encoder of plain weights with its vocabulary head, or with random weights."""
     if random_weights:
-        with torch.device(device):
-            encoder = weights_io.make_encoder(config, folder, vocabulary_head=True, initialize=True)
+        encoder = weights_io.make_encoder(config, folder, vocabulary_head=True, initialize=True)
     else:
-        encoder = weights_io.read_encoder(folder, vocabulary_head=True, config=config, device=device)
-    if bidirectional and device != "meta":
+        encoder = weights_io.read_encoder(folder, vocabulary_head=True, config=config)
+    if bidirectional:
         encoder.check_bidirectional()
     return encoder
 
@@ -321,15 +295,13 @@ def _fit_mlm_head(model: RetrievalModel, texts: Sequence[str], seed: int) -> Non
     outputs = [architecture.encode_states(part)["lexical"] if is_lexical else architecture.encoder(part) for part in parts]
     states, token_ids = torch.cat(outputs), torch.cat([part.ids for part in parts])
     special_tokens = architecture.special_tokens
-    special_ids = [special_tokens.beginning, special_tokens.separator, special_tokens.document_marker if architecture.markers else None]
-    is_ordinary = ~torch.isin(token_ids, torch.tensor([number for number in special_ids if number is not None]))
+    special_ids = [number for number in (special_tokens.beginning, special_tokens.separator) if number is not None]
+    is_ordinary = ~torch.isin(token_ids, torch.tensor(special_ids))
     words, tokens = architecture.encoder.vocabulary_words, (states[is_ordinary], token_ids[is_ordinary])
     assert head is not None
     fitted = "no vocabulary head in the weights: fitted one"
     if bias is not None:
         fitted, report = "no bias in the vocabulary head: fitted one", mlm_head.fit_bias(bias, head, words, *tokens)
-    elif isinstance(head, UntransformedMlmHead):
-        report = mlm_head.fit_bias(head.bias, head, words, *tokens)
     else:
         report = mlm_head.fit_mlm_head(head, words, *tokens)
     if architecture.document_encoder is not None and architecture.document_encoder.vocabulary_head is not None:
@@ -374,7 +346,7 @@ def _load_head_weights(folder: Path, architecture: Architecture, weights: Mappin
 
 
 @torch.no_grad()
-def load_classification_head(folder: Path, architecture: Architecture, device: str = "cpu") -> None:
+def load_classification_head(folder: Path, architecture: Architecture) -> None:
     """Copy a folder's pooler and classification head into a cross-encoder; missing weights keep their random initialisation.
 
     Two classes are reduced to one logit; ArtifactError for more than two.
@@ -383,7 +355,7 @@ def load_classification_head(folder: Path, architecture: Architecture, device: s
     activation = read_activation(folder, config)
     if activation.rpartition(".")[2] not in ACTIVATIONS:
         raise ArtifactError(f"{folder}: its scores pass through {activation}; moeir's are logits, ranked as under {', '.join(ACTIVATIONS)}")
-    weights = weights_io.read_weights(folder, config, device=device)
+    weights = weights_io.read_weights(folder, config)
     parameters = {name.removeprefix("encoder."): value for name, value in architecture.state_dict().items()}
     parameters = {name: value for name, value in parameters.items() if name.startswith(("pooler.", weights_io.CLASSIFIER_PREFIX))}
     weight = weights.get(f"{CLASSIFIER_OUTPUT}weight")

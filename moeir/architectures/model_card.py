@@ -4,6 +4,7 @@ A checkpoint can be published as it is: the card names no local file or folder.
 """
 
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,19 +15,6 @@ from moeir import variants
 from moeir.architectures.checkpoint import RetrievalModel, is_checkpoint
 from moeir.artifacts import atomic_write
 
-PAPERS = {
-    "came": "CAME: Competitively Learning a Mixture-of-Experts Model for First-stage Retrieval (Cai et al., 2023)",
-    "mote": "CoT-MoTE: Exploring ConTextual Masked Auto-Encoder Pre-training with Mixture-of-Textual-Experts (Ma et al., 2023)",
-    "taser": "Task-Aware Specialization for Efficient and Robust Dense Retrieval for Open-Domain Question Answering (Cheng et al., 2023)",
-    "sbmoe": "Mixture of Experts Approaches in Dense Retrieval Tasks (Sokli et al., 2025)",
-    "bge-m3": "M3-Embedding: Multi-Linguality, Multi-Functionality, Multi-Granularity Text Embeddings (Chen et al., 2024)",
-    "coil": "COIL: Contextualized Inverted List (Gao et al., 2021)",
-    "dense": "Dense Passage Retrieval (Karpukhin et al., 2020)",
-    "splade": "SPLADE: Sparse Lexical and Expansion Model (Formal et al., 2021)",
-    "cross-encoder": "Rethink Training of BERT Rerankers in Multi-Stage Retrieval Pipeline (Gao et al., 2021)",
-    "colbert": "ColBERT: Late Interaction over BERT (Khattab and Zaharia, 2020)",
-}
-CALIBRATION_HEADING = "## Calibration"
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 MIXTURES = ("came", "mote", "taser", "sbmoe", "bge-m3")
 RETRIEVER_USAGE = """    moeir encode --model CHECKPOINT --corpus corpus.jsonl --output encodings
@@ -43,6 +31,7 @@ def write_model_card(folder: Path, checkpoint: RetrievalModel, *, base: Path, tr
     experts = "\n".join(
         f"| {expert} | {kind} | {architecture.scales.get(expert, 1.0):g} |" for expert, kind in architecture.representation_kinds.items()
     )
+    summary, *_ = (sys.modules[type(architecture).__module__].__doc__ or name).splitlines()
     pairs, trunk = architecture.reads_pairs, checkpoint.trunk
     base_model = trunk.model if trunk is not None and trunk.revision else _find_hub_name(base)
     noun = "reranker" if pairs else "retriever"
@@ -58,7 +47,7 @@ def write_model_card(folder: Path, checkpoint: RetrievalModel, *, base: Path, tr
 
 # A {name} {noun}
 
-Architecture `{checkpoint.spec}` on {weights}, {architecture.parameter_count():,} parameters. Paper: {PAPERS.get(name, name)}.
+Architecture `{checkpoint.spec}` on {weights}, {architecture.parameter_count():,} parameters. {summary}
 
 | expert | representation | scale of its scores |
 |---|---|---|
@@ -79,16 +68,6 @@ command has a flag for them.
 {RERANKER_USAGE if pairs else RETRIEVER_USAGE}
 """
     atomic_write.write_text_atomically(folder / "README.md", text)
-
-
-def add_calibration(folder: Path, calibration: Mapping[str, float], queries: int) -> None:
-    """Add a section on the calibration to README.md of a checkpoint, or replace the one it has."""
-    path = folder / "README.md"
-    rows = "\n".join(f"| {expert} | {scale:g} |" for expert, scale in calibration.items())
-    words = f"Search multiplies the scores of the experts by these numbers, which moeir calibrate chose on {queries:,} queries."
-    card, _, _ = path.read_text(encoding="utf-8").partition(CALIBRATION_HEADING)
-    text = f"{card.rstrip()}\n\n{CALIBRATION_HEADING}\n\n{words}\n\n| expert | factor |\n|---|---|\n{rows}\n"
-    atomic_write.write_text_atomically(path, text)
 
 
 def _find_hub_name(base: Path) -> str | None:

@@ -5,14 +5,12 @@ from moeir.backbones.encoder import Encoder
 from moeir.backbones.packed_tokens import SpecialTokens
 from moeir.errors import UsageError
 from moeir.heads.lexical import LexicalHead, has_fixed_bias
-from moeir.heads.mlm_head import UntransformedMlmHead
 from moeir.heads.pooling import PoolingHead
 from moeir.mixtures.adapters import NO_ADAPTERS, AdapterOptions, insert_adapters, insert_routed_adapters
 from moeir.mixtures.feedforward import insert_experts, select_expert_layers
 from moeir.parsing import check_choice
 
 SIMILARITIES = {"hybrid": ("global", "lexical"), "dense": ("global",), "sparse": ("lexical",)}
-SPARSE_HEADS = ("mlm", "raw")
 
 
 class Mote(Architecture):
@@ -20,8 +18,8 @@ class Mote(Architecture):
 
     The paper has no FLOPS penalty: the hybrid sum is trained without one unless `contrastive:flops_query=…,flops_document=…` sets it.
     `encoders`: mote, siamese (one feed-forward for both) or separate (two encoders). `similarity`: hybrid (the sum), dense or sparse.
-    `sparse_head`: mlm (the vocabulary head) or raw (states times word embeddings). `pooling`: cls or mean. `every`: shared layers between
-    two layers with experts, 0 for experts in all; `layers=3+6` names the layers instead. `expert_ln=false` shares the normalisation.
+    `pooling`: cls or mean. `every`: shared layers between two layers with experts, 0 for experts in all; `layers=3+6` names the layers
+    instead.
     With normalise=true finetune sets global_scale to 20, unless it is set (--temperature). `dimension`: as for dense. `adapters`: the
     rank of adapters of a frozen encoder, one for queries and one for documents on each map; their options are those of dense.
     """
@@ -37,9 +35,7 @@ class Mote(Architecture):
         encoders: str = "mote",
         every: int = 0,
         layers: tuple[str, ...] = (),
-        expert_ln: bool = True,
         similarity: str = "hybrid",
-        sparse_head: str = "mlm",
         pooling: str = "cls",
         normalise: bool = False,
         dimension: int | None = None,
@@ -48,29 +44,23 @@ class Mote(Architecture):
         adapters: AdapterOptions = NO_ADAPTERS,
     ) -> None:
         super().__init__(encoder, special_tokens)
-        for name, value, choices in (("similarity", similarity, SIMILARITIES), ("sparse_head", sparse_head, SPARSE_HEADS)):
-            check_choice(f"mote:{name}", value, tuple(choices))
+        check_choice("mote:similarity", similarity, tuple(SIMILARITIES))
         check_choice("mote:encoders", encoders, ("mote", "siamese", "separate"))
         if encoders == "separate" and adapters.adapters:
             raise UsageError("mote:adapters needs encoders=mote, adapters of each side, or siamese, adapters of both")
         experts = SIMILARITIES[similarity]
         if "lexical" not in experts:
             encoder.vocabulary_head = None
-        elif sparse_head == "raw":
-            if encoder.config.embedding_size != encoder.config.hidden:
-                widths = f"the states have {encoder.config.hidden} numbers, the word embeddings {encoder.config.embedding_size}"
-                raise UsageError(f"mote:sparse_head=raw: {widths}; use sparse_head=mlm")
-            encoder.vocabulary_head = UntransformedMlmHead(encoder.config.vocabulary)
         if encoders == "mote":
             encoder.check_layers("mote")
             expert_layers, options = select_expert_layers(len(encoder.layers), every=every, layers=layers), {"experts": 2, "one_gate": True}
             if adapters.adapters:
                 insert_routed_adapters(encoder, adapters, expert_layers, routing="role", **options)
             else:
-                insert_experts(encoder.layers, expert_layers, routing="role", expert_ln=expert_ln, **options)
+                insert_experts(encoder.layers, expert_layers, routing="role", **options)
         if encoders != "mote" or not adapters.adapters:
             insert_adapters(encoder, adapters, ("shared",))
-        self.is_hf_compatible = encoders == "siamese" and sparse_head == "mlm" and not adapters.adapters
+        self.is_hf_compatible = encoders == "siamese" and not adapters.adapters
         if encoders == "separate":
             self.set_encoder_sharing(encoders)
         lexical_options = {"vocabulary": encoder.config.vocabulary, "has_bias": not self.is_hf_compatible and has_fixed_bias(encoder)}

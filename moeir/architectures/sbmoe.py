@@ -8,11 +8,11 @@ from moeir.mixtures.embedding import EmbeddingMixture
 
 
 class Sbmoe(Architecture):
-    """A dense bi-encoder whose vector is refined by n small experts: noisy top-1 in training; top-1, all or a random one at inference.
+    """A dense bi-encoder whose vector is refined by n small experts: noisy top-1 in training; top-1 or all at inference.
 
-    `inference`: top1, all or random; changed without training by moeir init --model CHECKPOINT --arch sbmoe:inference=all. `combine`:
+    `inference`: top1 or all; changed without training by moeir init --model CHECKPOINT --arch sbmoe:inference=all. `combine`:
     norm_expert (x + w · normalised f(x)), weighted (x + w · f(x)) or release (x + normalised w · f(x), whose gate gets no gradient).
-    `gate`: learned, or random (drawn anew in training; at inference by `gate_seed`). `experts=1`: an adapter without a gate. `pooling`: cls
+    `gate`: learned, or random (drawn anew in training; at inference by the text). `experts=1`: an adapter without a gate. `pooling`: cls
     or mean. With normalise=true the refined vector has length 1, and finetune sets scale to 20, unless it is set (--temperature).
     `dimension`: as for dense, of the refined vector.
     """
@@ -28,8 +28,6 @@ class Sbmoe(Architecture):
         inference: str = "top1",
         combine: str = "norm_expert",
         gate: str = "learned",
-        noise: bool = True,
-        gate_seed: int = 0,
         pooling: str = "mean",
         normalise: bool = False,
         dimension: int | None = None,
@@ -38,7 +36,7 @@ class Sbmoe(Architecture):
         super().__init__(encoder, special_tokens)
         encoder.vocabulary_head = None
         self.heads["global"] = PoolingHead(pooling=pooling)
-        options = {"experts": experts, "inference": inference, "combine": combine, "gate": gate, "noise": noise, "gate_seed": gate_seed}
-        self.mixture = EmbeddingMixture(encoder.config.hidden, normalise=normalise, **options)
+        options = {"experts": experts, "inference": inference, "combine": combine, "gate": gate, "normalise": normalise}
+        self.mixture = EmbeddingMixture(encoder.config.hidden, **options)
         self.scales = {"global": scale}
         self.set_dimension(dimension)

@@ -7,10 +7,9 @@ import json
 import logging
 import re
 import string
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from torch import Tensor
 
@@ -30,7 +29,7 @@ ENCODERS = ("Transformer", "MLMTransformer")
 QUERY_WEIGHTS = "SparseStaticEmbedding"  # of the tokens of queries that no encoder reads
 MODULES = (*ENCODERS, "Pooling", "Dense", "Normalize", "SpladePooling", "MultiVectorMask", "LogitScore", "Dropout")
 LOGITS = "causal_logits"  # what LogitScore takes
-POOLINGS = {"lasttoken": "last", "weightedmean": "weighted_mean", "mean_sqrt_len_tokens": "mean_sqrt_len"}  # that have other names here
+POOLINGS = {"lasttoken": "last", "weightedmean": "weighted_mean"}  # that have other names here
 MAP_ACTIVATIONS = {f"{kind.__module__}.{kind.__name__}": name for name, kind in pooling.ACTIVATIONS.items()}
 ACTIVATIONS = ("Identity", "Sigmoid", "Tanh")  # of a cross-encoder: they keep the order of its scores
 ARGUMENTS = ("model_args", "model_kwargs", "tokenizer_args", "processor_kwargs", "config_args", "config_kwargs")
@@ -55,9 +54,7 @@ KNOWN_KEYS = {  # that are read, or have no effect on what moeir computes
     "chat": {"chat_template"},
 }
 ENCODER_ALONE = "a copy of the folder without modules.json stands for its encoder alone"
-ADVICE = f"{ENCODER_ALONE}, and moeir init --lossy goes on without it"
 log = logging.getLogger(__name__)
-Refuse = Callable[[str], None]  # what a checkpoint cannot keep: an error, or a warning
 Modules = Sequence[tuple[str, Path]]  # name and folder of each
 
 
@@ -71,46 +68,43 @@ class FolderSettings(NamedTuple):
     weights: dict[str, Tensor]
 
 
-def read_folder_settings(
-    folder: Path, arch: str, requested: Mapping[str, str], *, lossy: bool = False, trunk: Path | None = None
-) -> FolderSettings:
+def read_folder_settings(folder: Path, arch: str, requested: Mapping[str, str], *, trunk: Path | None = None) -> FolderSettings:
     """The settings of a folder of foreign weights for an architecture.
 
-    ArtifactError for what a checkpoint cannot keep, unless an option that is `requested` replaces it; a warning for each if `lossy`. A
-    folder without modules.json says nothing but the length of a cross-encoder's pairs. `trunk` has the weights of a folder with an adapter.
+    ArtifactError for what a checkpoint cannot keep, unless an option that is `requested` replaces it. A folder without modules.json says
+    nothing but the length of a cross-encoder's pairs. `trunk` has the weights of a folder with an adapter.
     """
-    refuse = partial(_refuse_or_warn, lossy)
-    modules = _read_modules(folder, refuse)
+    modules = _read_modules(folder)
     encoder = modules[0][1] if modules else folder
     if trunk is None and (encoder / "adapter_config.json").is_file():
         raise ArtifactError(f"{encoder}/adapter_config.json: weights of an adapter, below {folder}; merge them into their model (peft)")
     if not modules and not (arch == "cross-encoder" and has_classifier(trunk or folder)):
         return FolderSettings(trunk or folder, {}, {}, {})
     is_late = arch == "colbert" and (_is_pylate(_read_fields(folder / CONFIG_FILE)) or "MultiVectorMask" in dict(modules))
-    config = _read_known(folder / CONFIG_FILE, refuse, *(["config", "pylate"] if is_late else ["config"]))
+    config = _read_known(folder / CONFIG_FILE, *(["config", "pylate"] if is_late else ["config"]))
     reads_words = arch == "cross-encoder" and "LogitScore" in dict(modules) and requested.get("head", "yes-no") == "yes-no"
-    fields: dict[str, Any] = _read_lengths(encoder, "yes-no" if reads_words else arch, refuse, trunk or encoder)
+    fields: dict[str, Any] = _read_lengths(encoder, "yes-no" if reads_words else arch, trunk or encoder)
     prompts, default = config.get("prompts") or {}, config.get("default_prompt_name")
     if reads_words:
-        return _read_logit_score(folder, modules, fields["document_length"], prompts.get(default) or "", refuse)
+        return _read_logit_score(folder, modules, fields["document_length"], prompts.get(default) or "")
     if arch == "cross-encoder":
         if default and prompts.get(default):
-            refuse(f"{folder}/{CONFIG_FILE}: moeir cannot keep the prompt {default!r} before every pair")
+            _refuse(f"{folder}/{CONFIG_FILE}: moeir cannot keep the prompt {default!r} before every pair")
         return FolderSettings(trunk or encoder, {"document_length": fields["document_length"]}, {}, {})
     fields |= _read_prompts(folder, prompts, default or "")
     options, weights = dict[str, str](), dict[str, Tensor]()
     if is_late:
-        options, weights = _read_late_interaction(modules, config, fields, refuse)
+        options, weights = _read_late_interaction(modules, config, fields)
     elif arch == "splade" and "SpladePooling" in dict(modules):
-        options, weights = _read_splade(modules, fields, requested, refuse)
+        options, weights = _read_splade(modules, fields, requested)
     else:
-        options = _read_one_vector(folder, modules, config, arch, requested, refuse)
+        options = _read_one_vector(folder, modules, config, arch, requested)
         if arch == "dense" and "projections" not in requested and "Dense" in dict(modules):
-            options["projections"], weights = _read_maps(modules, VECTOR, "heads.global.projections.{}.linear.", refuse)
+            options["projections"], weights = _read_maps(modules, VECTOR, "heads.global.projections.{}.linear.")
     tokenizer = TextTokenizer(find_tokenizer(encoder, trunk or encoder))
     for prompt in (fields["query_prefix"], fields["document_prefix"], *fields["prompts"].values()):
         if token := next((token for number in tokenizer.special_ids if (token := tokenizer.id_to_token(number)) in prompt), ""):
-            refuse(f"{folder}: the prompt {prompt!r} has the special token {token}, which moeir reads as text")
+            _refuse(f"{folder}: the prompt {prompt!r} has the special token {token}, which moeir reads as text")
     return FolderSettings(trunk or encoder, fields, options, weights)
 
 
@@ -119,33 +113,30 @@ def find_tokenizer(folder: Path, trunk: Path) -> Path:
     return folder if (folder / "tokenizer.json").is_file() else trunk
 
 
-def _read_logit_score(folder: Path, modules: Modules, length: int, instruction: str, refuse: Refuse) -> FolderSettings:
+def _read_logit_score(folder: Path, modules: Modules, length: int, instruction: str) -> FolderSettings:
     """The template and the words of a reranker by the logits of a decoder; its pairs have at most `length` tokens."""
     encoder, file = modules[0][1], dict(modules)["LogitScore"] / "config.json"
-    tokenizer, settings = TextTokenizer(encoder), _read_module(modules, "LogitScore", refuse, module_input_name=[LOGITS])
+    tokenizer, settings = TextTokenizer(encoder), _read_module(modules, "LogitScore", module_input_name=[LOGITS])
     ids = [number for name in ("true_token_id", "false_token_id") if (number := settings.get(name)) is not None]
     words = [tokenizer.id_to_token(number) for number in ids]
     if list(map(tokenizer.find_word, words)) != ids or settings.get("true_token_id") is None or set("".join(words)) & set(":,+="):
         raise ArtifactError(f"{file}: the tokens {ids} are {', '.join(map(repr, words))}; expected two words of its tokenizer, or one")
     if (activation := read_activation(folder, weights_io.read_config(encoder))).rpartition(".")[2] not in ACTIVATIONS:
-        refuse(f"{folder}: its scores pass through {activation}; moeir's are logits, ranked as under {', '.join(ACTIVATIONS)}")
+        _refuse(f"{folder}: its scores pass through {activation}; moeir's are logits, ranked as under {', '.join(ACTIVATIONS)}")
     sentence = read_sentence_settings(encoder)
-    chat = _check_known(sentence.get("processing_kwargs") or {}, f"{encoder}: processing_kwargs", refuse, "chat").get("chat_template") or {}
+    chat = _check_known(sentence.get("processing_kwargs") or {}, f"{encoder}: processing_kwargs", "chat").get("chat_template") or {}
     template = pair_text.QUERY + pair_text.DOCUMENT  # as without a chat template they are
     if "message" in (sentence.get("modality_config") or {}):
         template, instruction = pair_text.read_chat_template(tokenizer, words, instruction, dict(chat), has_roles=True)
     elif instruction:
-        refuse(f"{folder}/{CONFIG_FILE}: moeir cannot keep the prompt {instruction!r} before every pair")
-        instruction = ""
+        _refuse(f"{folder}/{CONFIG_FILE}: moeir cannot keep the prompt {instruction!r} before every pair")
     fields = {"document_length": length, "template": template, "instruction": instruction}
     return FolderSettings(encoder, fields, {"head": "yes-no", "words": "+".join(words)}, {})
 
 
-def _refuse_or_warn(lossy: bool, message: str) -> None:
-    """ArtifactError for what cannot be kept, or a warning."""
-    if not lossy:
-        raise ArtifactError(f"{message}; {ADVICE}")
-    log.warning("%s; it is left out", message)
+def _refuse(message: str) -> NoReturn:
+    """ArtifactError for what a checkpoint cannot keep."""
+    raise ArtifactError(f"{message}; {ENCODER_ALONE}")
 
 
 def _is_pylate(config: Mapping[str, Any]) -> bool:
@@ -164,7 +155,7 @@ def read_activation(folder: Path, config: Mapping[str, Any]) -> str:
     return str(_read_fields(folder / CONFIG_FILE).get("activation_fn") or names[1] or names[0] or "Identity")
 
 
-def _read_modules(folder: Path, refuse: Refuse) -> list[tuple[str, Path]]:
+def _read_modules(folder: Path) -> list[tuple[str, Path]]:
     """Name and folder of each module, the encoder first; empty for a folder without modules.json. Of a Router these are the modules of
     documents, and SparseStaticEmbedding if that alone reads queries."""
     if not (file := folder / "modules.json").is_file():
@@ -174,7 +165,7 @@ def _read_modules(folder: Path, refuse: Refuse) -> list[tuple[str, Path]]:
         entries = [(str.strip(part["type"]), str.strip(part.get("path", ""))) for part in json.loads(file.read_text(encoding="utf-8"))]
         if len(entries) == 1 and (router := folder / entries[0][1] / "router_config.json").is_file():
             file, route = router, read_json_object(router)
-            _check_known(route.get("parameters") or {}, str(file), refuse, "router")
+            _check_known(route.get("parameters") or {}, str(file), "router")
             query, document = ([(str.strip(route["types"][one]), one) for one in route["structure"][side]] for side in SIDES)
             query_modules, entries = [entry for entry in query if entry not in document], document
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
@@ -185,9 +176,8 @@ def _read_modules(folder: Path, refuse: Refuse) -> list[tuple[str, Path]]:
     for kind, path in [*entries, *query_modules]:
         name, expected = kind.rpartition(".")[2], MODULES if (kind, path) in entries else (QUERY_WEIGHTS,)
         if name not in expected or not kind.startswith(("sentence_transformers.", "pylate.models.")):
-            refuse(f"{folder}: moeir cannot keep its module {kind}")
-            modules += [(name, file.parent / path)] if name in ENCODERS and not modules else []  # its weights are read, and not its code
-        elif name != "Dropout":  # it is for training
+            _refuse(f"{folder}: moeir cannot keep its module {kind}")
+        if name != "Dropout":  # it is for training
             modules.append((name, file.parent / path))
     names = [name for name, _ in modules]
     single = [name for name in names if name != "Dense"]
@@ -200,42 +190,39 @@ def _read_fields(file: Path) -> CheckedFields:
     return CheckedFields(read_json_object(file) if file.is_file() else {}, file)
 
 
-def _read_known(file: Path, refuse: Refuse, *kinds: str, **values: Sequence[Any]) -> Mapping[str, Any]:
-    """The fields of a file, without those that are refused: of keys that moeir does not know, or with other values than `values`."""
-    return _check_known(_read_fields(file), str(file), refuse, *kinds, **values)
+def _read_known(file: Path, *kinds: str, **values: Sequence[Any]) -> Mapping[str, Any]:
+    """The fields of a file; keys that moeir does not know are refused, and other values than `values`."""
+    return _check_known(_read_fields(file), str(file), *kinds, **values)
 
 
-def _read_module(modules: Modules, name: str, refuse: Refuse, **values: Sequence[Any]) -> Mapping[str, Any]:
+def _read_module(modules: Modules, name: str, **values: Sequence[Any]) -> Mapping[str, Any]:
     """The settings of a module, empty if there is none of this name."""
-    return _read_known(dict(modules)[name] / "config.json", refuse, name, **values) if name in dict(modules) else {}
+    return _read_known(dict(modules)[name] / "config.json", name, **values) if name in dict(modules) else {}
 
 
-def _check_known(fields: Mapping[str, Any], source: str, refuse: Refuse, *kinds: str, **values: Sequence[Any]) -> Mapping[str, Any]:
+def _check_known(fields: Mapping[str, Any], source: str, *kinds: str, **values: Sequence[Any]) -> Mapping[str, Any]:
     known = {key for kind in kinds for key in KNOWN_KEYS[kind]}
-    settings = {}
-    for key in fields:
-        if not (value := fields[key]) or (value in values[key] if key in values else key in known):
-            settings[key] = value
-        else:
-            refuse(f"{source}: moeir cannot keep {key}, {json.dumps(value, default=dict)}")
-    return settings
+    for key, value in fields.items():
+        if value and (value not in values[key] if key in values else key not in known):
+            _refuse(f"{source}: moeir cannot keep {key}, {json.dumps(value, default=dict)}")
+    return fields
 
 
-def _read_lengths(encoder: Path, arch: str, refuse: Refuse, trunk: Path) -> dict[str, int]:
+def _read_lengths(encoder: Path, arch: str, trunk: Path) -> dict[str, int]:
     """The maximum length of each side: that of the encoder's settings, else of its tokenizer, up to the encoder's positions."""
     settings, source = read_sentence_settings(encoder), f"{encoder}: the settings of its encoder"
     own_keys = {"colbert": "query_expansion", "yes-no": "processing_kwargs"}
     own = {key: settings[key] for key in settings if key != own_keys.get(arch)}
-    settings = _check_known(own, source, refuse, "encoder")
+    settings = _check_known(own, source, "encoder")
     arguments: dict[str, Any] = {}
     for name in ARGUMENTS:
-        arguments |= _check_known(settings.get(name) or {}, source, refuse, "arguments")
+        arguments |= _check_known(settings.get(name) or {}, source, "arguments")
     for kind, modality in (settings.get("modality_config") or {}).items():
         states = (modality if isinstance(modality, dict) else {}).get("method_output_name")
         if kind == "text" and states != "last_hidden_state" and (states != "logits" or arch == "dense"):
-            refuse(f"{source}: its output is {states!r}; moeir reads 'last_hidden_state'")
+            _refuse(f"{source}: its output is {states!r}; moeir reads 'last_hidden_state'")
         elif kind == "message" and arch != "yes-no":
-            refuse(f"{source}: each text becomes a message of a chat template; moeir reads it as it is")
+            _refuse(f"{source}: each text becomes a message of a chat template; moeir reads it as it is")
     length = settings.get("max_seq_length") or arguments.get("model_max_length")
     if length is None:
         positions = weights_io.parse_encoder_config(weights_io.read_config(trunk), trunk).positions
@@ -257,51 +244,50 @@ def _read_prompts(folder: Path, prompts: Mapping[str, Any], default: str) -> dic
     return {"query_prefix": prompts.get("query") or "", "document_prefix": prompts.get(document) or "", **fields}
 
 
-def _read_one_vector(
-    folder: Path, modules: Modules, config: Mapping[str, Any], arch: str, requested: Mapping[str, str], refuse: Refuse
-) -> dict[str, str]:
+def _read_one_vector(folder: Path, modules: Modules, config: Mapping[str, Any], arch: str, requested: Mapping[str, str]) -> dict[str, str]:
     """Options of a dense head; for another architecture than dense no pooling is refused."""
     names = [name for name, _ in modules]
     expected = ["Transformer", "Pooling", *["Dense"] * names.count("Dense"), *(["Normalize"] if "Normalize" in names else [])]
     if arch == "dense" and names != expected:
-        refuse(f"{folder}: its modules are {', '.join(names)}; expected Transformer, Pooling, any Dense and at most Normalize")
+        _refuse(f"{folder}: its modules are {', '.join(names)}; expected Transformer, Pooling, any Dense and at most Normalize")
     elif arch != "dense" and (other := next((name for name in ("Dense", "LogitScore") if name in names), "")):
-        refuse(f"{folder}: moeir cannot keep its module {other} in {arch}")
+        _refuse(f"{folder}: moeir cannot keep its module {other} in {arch}")
     pooling_file = dict(modules).get("Pooling", folder) / "config.json"
-    options = _read_pooling(pooling_file, requested if arch == "dense" else None, refuse) if "Pooling" in names else {}
-    _read_module(modules, "Normalize", refuse, module_input_name=[VECTOR], module_output_name=[VECTOR])
+    options = _read_pooling(pooling_file, requested if arch == "dense" else None) if "Pooling" in names else {}
+    _read_module(modules, "Normalize", module_input_name=[VECTOR], module_output_name=[VECTOR])
     similarity = config.get("similarity_fn_name") or "dot"
     if arch == "dense" and similarity not in ("cosine", "dot") and "normalise" not in requested:
-        refuse(f"{folder}/{CONFIG_FILE}: similarity_fn_name is {similarity!r}; moeir scores by cosine (normalise=true) or dot")
+        _refuse(f"{folder}/{CONFIG_FILE}: similarity_fn_name is {similarity!r}; moeir scores by cosine (normalise=true) or dot")
     if dimension := config.get("truncate_dim"):
         options["dimension"] = str(dimension)
         if "Normalize" in names and config.get("similarity_fn_name") == "dot":
-            refuse(f"{folder}/{CONFIG_FILE}: truncate_dim {dimension} cuts vectors that are normalised; moeir normalises them again")
+            _refuse(f"{folder}/{CONFIG_FILE}: truncate_dim {dimension} cuts vectors that are normalised; moeir normalises them again")
     return options | {"normalise": "true" if "Normalize" in names or similarity == "cosine" else "false"}
 
 
-def _read_pooling(file: Path, requested: Mapping[str, str] | None, refuse: Refuse) -> dict[str, str]:
+def _read_pooling(file: Path, requested: Mapping[str, str] | None) -> dict[str, str]:
     """Options of the pooling; for another architecture (`requested` is None) no pooling is refused."""
     if not file.is_file():
         raise ArtifactError(f"{file}: missing, though modules.json names it; expected the whole folder")
-    settings = _read_known(file, refuse, "Pooling")
+    settings = _read_known(file, "Pooling")
     legacy = [name for key, name in POOLING_MODES.items() if settings.get(f"pooling_mode_{key}")]
     modes = settings.get("pooling_mode") or legacy or "mean"
     modes = [POOLINGS.get(str(mode), str(mode)) for mode in (modes if isinstance(modes, list) else [modes])]
-    options = {} if settings.get("include_prompt", True) else {"pool_prefix": "false"}
+    if requested is not None and not settings.get("include_prompt", True):
+        _refuse(f"{file}: include_prompt is false; moeir pools over the prompt too")
     if len(modes) == 1 and modes[0] in pooling.POOLINGS:
-        options["pooling"] = modes[0]
-    elif requested is not None and "pooling" not in requested:
-        refuse(f"{file}: pools by {' and '.join(modes)}; moeir by one of {', '.join(pooling.POOLINGS)}: set --arch dense:pooling=…")
-    return options
+        return {"pooling": modes[0]}
+    if requested is not None and "pooling" not in requested:
+        _refuse(f"{file}: pools by {' and '.join(modes)}; moeir by one of {', '.join(pooling.POOLINGS)}: set --arch dense:pooling=…")
+    return {}
 
 
-def _read_maps(modules: Modules, states: str, prefix: str, refuse: Refuse) -> tuple[str, dict[str, Tensor]]:
+def _read_maps(modules: Modules, states: str, prefix: str) -> tuple[str, dict[str, Tensor]]:
     """The linear maps of the Dense modules, as `projections` has them, and their weights, named by `prefix` with the number of the map."""
     texts, weights = list[str](), dict[str, Tensor]()
     for folder in (folder for name, folder in modules if name == "Dense"):
         values = {"module_input_name": [states], "module_output_name": [states], "activation_function": list(MAP_ACTIVATIONS)}
-        settings = _read_known(folder / "config.json", refuse, "Dense", **values)
+        settings = _read_known(folder / "config.json", "Dense", **values)
         activation = MAP_ACTIVATIONS[settings.get("activation_function") or "torch.nn.modules.activation.Tanh"]
         words = [str(settings.get("out_features")), *(["bias"] if settings.get("bias", True) else []), activation]
         tensors = _read_tensors(folder)
@@ -316,21 +302,19 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
     return {name: tensor.float() for name, tensor in weights_io.read_tensors(file).items()}
 
 
-def _read_late_interaction(
-    modules: Modules, config: Mapping[str, Any], fields: dict[str, Any], refuse: Refuse
-) -> tuple[dict[str, str], dict[str, Tensor]]:
+def _read_late_interaction(modules: Modules, config: Mapping[str, Any], fields: dict[str, Any]) -> tuple[dict[str, str], dict[str, Tensor]]:
     """Options and weights of a ColBERT as PyLate (settings in `config`) or sentence-transformers 6 (in modules) writes it; `fields` get its
     lengths and prefixes. PyLate puts a token before each text, query_prefix or document_prefix; it may be in the prompts instead."""
     encoder, is_pylate = modules[0][1], _is_pylate(config)
-    dim, weights = _read_maps(modules, TOKEN_VECTORS, "heads.local.projection.", refuse)
+    dim, weights = _read_maps(modules, TOKEN_VECTORS, "heads.local.projection.")
     if not dim.isdecimal():
         expected = f"moeir has one, without bias and activation; {ENCODER_ALONE}"
         raise ArtifactError(f"{encoder}: the maps of its tokens are {dim or 'none'}; {expected}")
-    _check_known(config, str(encoder), refuse, "config", "pylate", similarity_fn_name=["maxsim", "MaxSim", "cosine", "dot"])
-    _read_module(modules, "Normalize", refuse, module_input_name=[TOKEN_VECTORS], module_output_name=[TOKEN_VECTORS])
-    mask = _read_module(modules, "MultiVectorMask", refuse, skiplist_tasks=[["document"]])
+    _check_known(config, str(encoder), "config", "pylate", similarity_fn_name=["maxsim", "MaxSim", "cosine", "dot"])
+    _read_module(modules, "Normalize", module_input_name=[TOKEN_VECTORS], module_output_name=[TOKEN_VECTORS])
+    mask = _read_module(modules, "MultiVectorMask", skiplist_tasks=[["document"]])
     expansion = read_sentence_settings(encoder).get("query_expansion") or {}
-    expansion = _check_known(expansion, f"{encoder}: query_expansion", refuse, "expansion", strategy=["fixed"])
+    expansion = _check_known(expansion, f"{encoder}: query_expansion", "expansion", strategy=["fixed"])
     if is_pylate and config.get("do_query_expansion") is not False:
         expansion = {"attend": config.get("attend_to_expansion_tokens"), "length": config.get("query_length") or 32}
     lengths = {"query": expansion.get("length") or config.get("query_length"), "document": config.get("document_length")}
@@ -343,7 +327,7 @@ def _read_late_interaction(
     marked = [side for side in SIDES if markers[side] and prefixes[side].startswith(markers[side])]
     for token in (tokens[side] for side in SIDES if side not in marked):
         if not vocabulary.keys().isdisjoint((token, *token.split()[:1])):
-            refuse(f"{encoder}: a text begins with the token {token!r}; moeir has {' and '.join(map(repr, markers.values()))}")
+            _refuse(f"{encoder}: a text begins with the token {token!r}; moeir has {' and '.join(map(repr, markers.values()))}")
     has_markers = len(marked) == len(SIDES)
     fields |= {f"{side}_prefix": prefixes[side].removeprefix(markers[side] if has_markers else "") for side in SIDES}
 
@@ -352,40 +336,38 @@ def _read_late_interaction(
     skipped = {vocabulary[word] for word in words if word in vocabulary}
     sets = {"true": set[int](), "characters": {*special.punctuation_marks}, "false": {*special.punctuation}}
     if (punctuation := next((name for name, ids in sets.items() if ids == skipped), None)) is None:
-        refuse(f"{encoder}: documents skip {len(skipped)} tokens, such as {words[0]!r}; moeir skips punctuation, or nothing")
+        _refuse(f"{encoder}: documents skip {len(skipped)} tokens, such as {words[0]!r}; moeir skips punctuation, or nothing")
     options = {
         "normalise": is_pylate or "Normalize" in dict(modules),
         "markers": has_markers,
         "augmentation": bool(expansion),
         "attend_masks": bool(expansion.get("attend")),
     }
-    return {name: str(value).lower() for name, value in options.items()} | {"dim": dim, "punctuation": punctuation or "true"}, weights
+    return {name: str(value).lower() for name, value in options.items()} | {"dim": dim, "punctuation": punctuation}, weights
 
 
-def _read_splade(
-    modules: Modules, fields: dict[str, Any], requested: Mapping[str, str], refuse: Refuse
-) -> tuple[dict[str, str], dict[str, Tensor]]:
+def _read_splade(modules: Modules, fields: dict[str, Any], requested: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Tensor]]:
     """Options of a SPLADE head, and the weights of the tokens of queries that no encoder reads; `fields` get their length."""
     folders, encoder = dict(modules), modules[0][1]
-    settings = _read_module(modules, "SpladePooling", refuse)
+    settings = _read_module(modules, "SpladePooling")
     file, options, choices = folders["SpladePooling"] / "config.json", {}, lexical.ACTIVATIONS
     if (pooling_strategy := settings.get("pooling_strategy") or "max") != "max":
-        refuse(f"{file}: pooling_strategy is {pooling_strategy!r}; moeir reads 'max'")
+        _refuse(f"{file}: pooling_strategy is {pooling_strategy!r}; moeir reads 'max'")
     if (activation := settings.get("activation_function")) in choices:
         options["activation"] = activation
     elif activation and "activation" not in requested:
-        refuse(f"{file}: activation_function is {activation!r}; moeir reads {' and '.join(map(repr, choices))}")
+        _refuse(f"{file}: activation_function is {activation!r}; moeir reads {' and '.join(map(repr, choices))}")
     if QUERY_WEIGHTS not in folders:
         return options, {}
     static = folders[QUERY_WEIGHTS]
-    _read_module(modules, QUERY_WEIGHTS, refuse)
+    _read_module(modules, QUERY_WEIGHTS)
     if load_tokenizer(static)[1] != load_tokenizer(encoder)[1]:
         raise ArtifactError(f"{static}: its vocabulary is not that of {encoder}; moeir reads queries and documents with one tokenizer")
     length = int(min(read_tokenizer_config(static).get("model_max_length") or fields["query_length"], fields["query_length"]))
     fields["query_length"] = min(length + 2, fields["query_length"])  # there, special tokens are not added
     weights = {f"heads.lexical.query_{name}s": tensor / lexical.WEIGHT_UNIT for name, tensor in _read_tensors(static).items()}
     if any(bool((tensor < 0).any()) for tensor in weights.values()):
-        refuse(f"{static}: tokens with negative weights; moeir leaves such tokens out of queries")
+        _refuse(f"{static}: tokens with negative weights; moeir leaves such tokens out of queries")
     return options | {"queries": "tokens"}, weights
 
 
@@ -395,7 +377,7 @@ def write_dense_files(
     """The files of a SentenceTransformer with one vector per text, cut to `dimension`. It has one length for both sides, the larger one, or
     that of each with `sides`, which sentence-transformers 6 reads."""
     modes = {f"pooling_mode_{key}": POOLINGS.get(mode, mode) == head.pooling for key, mode in POOLING_MODES.items()}
-    settings = {"word_embedding_dimension": hidden, **modes, "include_prompt": head.pool_prefix}
+    settings = {"word_embedding_dimension": hidden, **modes}
     modules: dict[str, tuple[str, dict[str, Any]]] = {"1_Pooling": ("sentence_transformers.models.Pooling", settings)}
     names = {kind: name for name, kind in MAP_ACTIVATIONS.items()}
     for number, projection in enumerate(head.projections, 2):

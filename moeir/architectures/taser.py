@@ -38,7 +38,6 @@ class Taser(Architecture):
         gradient: str = "full",
         gate_start: str = "centred",
         temperature: float = 1.0,
-        expert_ln: bool = True,
         pooling: str = "cls",
         normalise: bool = False,
         dimension: int | None = None,
@@ -61,7 +60,7 @@ class Taser(Architecture):
                 self.router = insert_routed_adapters(encoder, adapters, expert_layers, **options)
             else:
                 adapters.check()
-                self.router = insert_experts(encoder.layers, expert_layers, expert_ln=expert_ln, **options)
+                self.router = insert_experts(encoder.layers, expert_layers, **options)
         self.is_hf_compatible = routing == "shared" and not adapters.adapters
         self.heads["global"] = PoolingHead(pooling=pooling, normalise=normalise)
         self.scales = {"global": scale}

@@ -117,7 +117,6 @@ class FeedForward(nn.Module):
     """Two linear maps around an activation, with residual and normalisation; mixtures of experts replace it."""
 
     last_routing: object = None  # routing of the last forward pass, set by a mixture of experts
-    has_norm = True  # whether experts in its place can have a normalisation each
     supports_groups = True  # whether its maps are `up` and `down`, for grouped products of experts
     compiled_methods = ("transform",)
 

@@ -114,7 +114,7 @@ class FeedForwardPlaceholder(nn.Module):
 class TransformersFeedForward(FeedForward):
     """A feed-forward of transformers. Normalisation and residual stay in its layer, so that experts in its place share them."""
 
-    has_norm = supports_groups = False
+    supports_groups = False
 
     def __init__(self, module: nn.Module, hidden: int) -> None:
         nn.Module.__init__(self)

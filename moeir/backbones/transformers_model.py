@@ -182,16 +182,6 @@ def make_transformers_encoder(config: MutableMapping[str, Any], folder: Path, *,
     return _build_encoder(model, config, folder, has_head=True, probe=probe)
 
 
-def read_transformers_sizes(folder: Path, config: MutableMapping[str, Any]) -> TransformersEncoder:
-    """The model of a folder on `meta`, with its vocabulary head if the files have one."""
-    with torch.device("meta"):
-        encoder, header = make_transformers_encoder(config, folder), _read_headers(folder)
-    head = [encoder.file_names[name] for name in encoder.state_dict() if name.startswith("vocabulary_head.")]
-    if header and head and header.keys().isdisjoint(head):
-        encoder.vocabulary_head = None
-    return encoder
-
-
 def _read_headers(folder: Path) -> dict[str, Tensor]:
     """The shapes of a folder's weights, by their names in the files; none of a GGUF file."""
     files = [] if (folder / GGUF_LINK).exists() else list_weight_files(folder)

@@ -106,8 +106,7 @@ class Pylate(Format):
         raise UsageError(f"{path}: moeir init --model {path} --arch colbert makes a checkpoint from it")
 
     def write(self, items: Iterator[RetrievalModel], path: Path, conversion: Conversion) -> int:
-        required = {"normalise": True, "markers": True, "separator": True}
-        model, options = _take_checkpoint(items, conversion, ("colbert",), required)
+        model, options = _take_checkpoint(items, conversion, ("colbert",), {"normalise": True, "markers": True})
         _write_encoder(path, model)
         head: Any = model.architecture.heads["local"]
         weight = head.projection.weight

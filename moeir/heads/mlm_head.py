@@ -1,4 +1,4 @@
-"""An MLM head without a transform, and fitted initial weights for MLM heads that a checkpoint lacks.
+"""Fitted initial weights for MLM heads that a checkpoint lacks.
 
 Ridge regression maps the top states to the centred, normalised embedding of each token's own word. The map becomes the head's
 transform, shifted far enough for the activation to be linear; the normalisation after it removes the shift. A head whose transform has
@@ -13,19 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from moeir.backbones.encoder import VocabularyHead
-
-
-class UntransformedMlmHead(nn.Module):
-    """logit = h · Eᵀ + bias (the literal reading of CoT-MoTE eq. 4); replaces an encoder's vocabulary head."""
-
-    def __init__(self, vocabulary: int) -> None:
-        super().__init__()
-        self.bias = nn.Parameter(torch.zeros(vocabulary))
-
-    def forward(self, states: Tensor) -> Tensor:
-        """[T, H] -> [T, H], unchanged."""
-        return states
-
 
 SHIFT = 6.0
 MAX_SCALE_TOKENS = 2000

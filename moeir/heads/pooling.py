@@ -13,7 +13,7 @@ from moeir.kernels.precision import normalize
 from moeir.parsing import check_choice, is_count
 from moeir.representations.dense import Dense
 
-POOLINGS = ("cls", "mean", "last", "max", "weighted_mean", "mean_sqrt_len")
+POOLINGS = ("cls", "mean", "last", "max", "weighted_mean")
 ACTIVATIONS = {one.__name__.lower(): one for one in (nn.Identity, nn.Tanh, nn.GELU, nn.ReLU, nn.SiLU, nn.Sigmoid)}
 
 
@@ -39,71 +39,56 @@ class VectorMap(nn.Module):
 class PoolingHead(nn.Module):
     """The state of the first token (`cls`, without pooler: CAME eq. 6) or of the `last`, or the `mean` or `max` over all attended tokens.
 
-    `weighted_mean`: the weight of a token is its number in the text, from 1 (Muennighoff 2022). `mean_sqrt_len`: the sum, divided by the
-    root of the number of tokens. Without `pool_prefix` the first `unpooled_tokens` of a side are left out. `projections` are `VectorMap`s
-    of the pooled vector of width `hidden`.
+    `weighted_mean`: the weight of a token is its number in the text, from 1 (Muennighoff 2022). `projections` are `VectorMap`s of the
+    pooled vector of width `hidden`.
     """
 
     kind = Dense.kind
 
-    def __init__(
-        self,
-        *,
-        pooling: str = "cls",
-        normalise: bool = False,
-        pool_prefix: bool = True,
-        hidden: int = 0,
-        projections: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, *, pooling: str = "cls", normalise: bool = False, hidden: int = 0, projections: Sequence[str] = ()) -> None:
         super().__init__()
         check_choice("pooling", pooling, POOLINGS)
-        self.pooling, self.normalise, self.pool_prefix = pooling, normalise, pool_prefix
-        self.unpooled_tokens: dict[str, int] = {}  # of the prefix of each side
+        self.pooling, self.normalise = pooling, normalise
         self.projections = nn.ModuleList()
         for text in projections:
             self.projections.append(VectorMap(self.projections[-1].linear.out_features if self.projections else hidden, text))
 
     def forward(self, states: Tensor, tokens: PackedTokens) -> Dense:
         """states [T, H] -> vectors [B, H], or [B, D] by the last of the projections, in float32."""
-        vectors = pool_states(self.pooling, states.float(), tokens, self.unpooled_tokens.get(tokens.side, 0))
+        vectors = pool_states(self.pooling, states.float(), tokens)
         for projection in self.projections:
             vectors = projection(vectors)
         vectors = vectors.float()
         return Dense(normalize(vectors) if self.normalise else vectors)
 
 
-def pool_states(pooling: str, states: Tensor, tokens: PackedTokens, unpooled: int) -> Tensor:
-    """states [T, H] -> vectors [B, H]: of tokens that are attended to, without the first `unpooled` of each text."""
+def pool_states(pooling: str, states: Tensor, tokens: PackedTokens) -> Tensor:
+    """states [T, H] -> vectors [B, H]: of tokens that are attended to."""
     starts, texts = tokens.starts[:-1], tokens.text_indices()
     if pooling == "cls":
-        return states.index_select(0, torch.where(tokens.starts.diff() > unpooled, starts + unpooled, starts))
+        return states.index_select(0, starts)
     attended = torch.ones_like(tokens.ids, dtype=torch.bool) if tokens.no_attend_mask is None else ~tokens.no_attend_mask
     if pooling == "last":
         return states.index_select(0, starts.index_add(0, texts, attended.long()) - 1)
-    if unpooled:
-        attended = attended & (tokens.positions() >= unpooled)
     if pooling == "max":
         visible = states.masked_fill(~attended[:, None], float("-inf"))
         largest = torch.full_like(states[: len(tokens)], float("-inf"))
-        largest = largest.scatter_reduce(0, texts[:, None].expand_as(states), visible, "amax")
-        return largest.masked_fill(largest == float("-inf"), 0.0)
+        return largest.scatter_reduce(0, texts[:, None].expand_as(states), visible, "amax")
     weights = attended * (tokens.positions() + 1) if pooling == "weighted_mean" else attended
     sums = states.new_zeros(len(tokens), states.shape[-1]).index_add(0, texts, states * weights[:, None])
     totals = states.new_zeros(len(tokens)).index_add(0, texts, weights.float()).clamp(min=1.0)
-    return sums / (totals.sqrt() if pooling == "mean_sqrt_len" else totals)[:, None]
+    return sums / totals[:, None]
 
 
 class ProjectionHead(nn.Module):
-    """A linear map with bias of the first token, followed by an optional `layer_norm`."""
+    """A linear map with bias of the first token."""
 
     kind = Dense.kind
 
-    def __init__(self, hidden: int, *, dimension: int = 768, layer_norm: bool = False) -> None:
+    def __init__(self, hidden: int, *, dimension: int) -> None:
         super().__init__()
         self.projection = make_projection(hidden, dimension, "cls")
-        self.norm = nn.LayerNorm(dimension) if layer_norm else None
 
     def forward(self, states: Tensor, tokens: PackedTokens) -> Dense:
         """states [T, H] -> vectors [B, D] in float32."""
-        vectors = self.projection(states.index_select(0, tokens.starts[:-1])).float()
-        return Dense(vectors if self.norm is None else self.norm(vectors).float())
+        return Dense(self.projection(states.index_select(0, tokens.starts[:-1])).float())

@@ -16,7 +16,7 @@ from moeir.representations.multivector import MultiVector
 class TokenVectorHead(nn.Module):
     """A linear map, the same for queries and documents, without bias unless it is set.
 
-    `normalise` makes unit vectors; `separator` keeps [SEP]; `punctuation` keeps the punctuation of documents; `first_token` keeps [CLS].
+    `normalise` makes unit vectors; `punctuation` keeps the punctuation of documents; `first_token` keeps [CLS].
     `mean` divides the vectors of a query by their number, so that its score is a mean over its tokens and not their sum.
     """
 
@@ -29,7 +29,6 @@ class TokenVectorHead(nn.Module):
         *,
         dimension: int = 128,
         normalise: bool = False,
-        separator: bool = True,
         punctuation: bool = True,
         first_token: bool = True,
         bias: bool = False,
@@ -38,9 +37,8 @@ class TokenVectorHead(nn.Module):
         super().__init__()
         self.projection = make_projection(hidden, dimension, "local", bias=bias)
         self.normalise, self.first_token, self.mean = normalise, first_token, mean
-        self._separator = None if separator else special_tokens.separator
-        dropped_ids = [*([] if self._separator is None else [self._separator]), *([] if punctuation else special_tokens.punctuation)]
-        self.register_buffer("dropped_ids", torch.tensor(dropped_ids, dtype=torch.int64), persistent=False)
+        dropped_ids = torch.tensor([] if punctuation else special_tokens.punctuation, dtype=torch.int64)
+        self.register_buffer("dropped_ids", dropped_ids, persistent=False)
 
     def forward(self, states: Tensor, tokens: PackedTokens) -> MultiVector:
         """states [T, H] -> vectors [T', D] in float32."""
@@ -49,43 +47,30 @@ class TokenVectorHead(nn.Module):
         if self.mean and tokens.side == "query":
             counts = torch.zeros_like(tokens.starts[:-1]).index_add(0, tokens.text_indices(), self.token_mask(tokens).long())
             vectors = vectors / counts.index_select(0, tokens.text_indices())[:, None]
-        if self.first_token and (not len(self.dropped_ids) or (tokens.side == "query" and self._separator is None)):
+        if self.first_token and (not len(self.dropped_ids) or tokens.side == "query"):
             return MultiVector(vectors, tokens.starts, tokens.layout.max_length)
         rows, starts = find_visible_keys(~self.token_mask(tokens), tokens.starts)
         return MultiVector(vectors.index_select(0, rows), starts, tokens.layout.max_length)
 
     def token_mask(self, tokens: PackedTokens) -> Tensor:
-        """[T] which tokens have a vector: punctuation is dropped from documents only, the separator and the first token from both sides."""
-        if tokens.side == "query":
-            has_vector = tokens.ids != (-1 if self._separator is None else self._separator)
-        else:
-            has_vector = ~torch.isin(tokens.ids, self.dropped_ids)
+        """[T] which tokens have a vector: punctuation is dropped from documents only, the first token from both sides."""
+        is_query = tokens.side == "query"
+        has_vector = torch.ones_like(tokens.ids, dtype=torch.bool) if is_query else ~torch.isin(tokens.ids, self.dropped_ids)
         return has_vector.index_fill(0, tokens.starts[:-1], self.first_token)
 
 
 class CoilHead(nn.Module):
     """A linear map with bias, the same for queries and documents; terms are the token ids.
 
-    A [CLS] is left out on both sides, as it is no term. Options: `separator` keeps [SEP]; `layer_norm` after the map; `relu` after that.
+    [CLS] and [SEP] are left out on both sides, as they are no terms.
     """
 
     kind = ExactMatch.kind
 
-    def __init__(
-        self,
-        hidden: int,
-        special_tokens: SpecialTokens,
-        *,
-        dimension: int,
-        separator: bool = False,
-        layer_norm: bool = False,
-        relu: bool = False,
-    ) -> None:
+    def __init__(self, hidden: int, special_tokens: SpecialTokens, *, dimension: int) -> None:
         super().__init__()
         self.projection = make_projection(hidden, dimension, "exact")
-        self.norm = nn.LayerNorm(dimension) if layer_norm else None
-        self.relu = relu
-        self._separator = None if separator else special_tokens.separator
+        self._separator = special_tokens.separator
         self._has_beginning = special_tokens.leading > 0
 
     def forward(self, states: Tensor, tokens: PackedTokens) -> ExactMatch:
@@ -94,6 +79,4 @@ class CoilHead(nn.Module):
         if self._separator is not None:
             keep &= tokens.ids != self._separator
         rows, starts = find_visible_keys(~keep, tokens.starts)
-        vectors = self.projection(states.index_select(0, rows)).float()
-        vectors = vectors if self.norm is None else self.norm(vectors).float()
-        return ExactMatch(tokens.ids.index_select(0, rows), vectors.relu() if self.relu else vectors, starts)
+        return ExactMatch(tokens.ids.index_select(0, rows), self.projection(states.index_select(0, rows)).float(), starts)

@@ -8,17 +8,15 @@ from torch import Tensor, nn
 
 from moeir.backbones.dispatch import RouterOutput, check_expert_count, dispatch_to_experts
 from moeir.backbones.packed_tokens import PackedTokens
-from moeir.errors import UsageError
 from moeir.kernels.precision import normalize
 from moeir.kernels.splitmix import splitmix64
 from moeir.parsing import check_choice
 
 GATES = ("learned", "random")
-INFERENCES = ("top1", "all", "random")
+INFERENCES = ("top1", "all")
 COMBINES = ("norm_expert", "weighted", "release")
 EPSILON = 1e-6
 NOISE_SCALE = math.log(2)  # softplus(0): the scale of the noise of a gate that has not learned anything
-MAX_SEED = 2**30 - 1  # twice it fits the seed of `hash_to_uniform`
 
 
 class BottleneckMlp(nn.Module):
@@ -35,16 +33,15 @@ class BottleneckMlp(nn.Module):
 
 
 class EmbeddingMixture(nn.Module):
-    """y = x + output of the chosen experts for x. Noisy top-1 in training; `top1`, `all` or `random` at inference.
+    """y = x + output of the chosen experts for x. Noisy top-1 in training; `top1` or `all` at inference.
 
     `combine`: `norm_expert` adds w_m · f_m(x) / |f_m(x)|, which is bounded and trains the gate; `weighted` adds Σ w_i f_i(x), as in the
     paper's equations; `release` adds Σ w_i f_i(x) scaled to length 1, as in the published code: with one expert its weight cancels,
     so that the gate gets no gradient. `normalise` scales y to length 1.
 
-    `gate`: `random` takes an expert at random, anew in each training call by torch's generator; at inference by a hash of `gate_seed`, side
-    and text, so that it is repeatable and another seed is another draw. Its weight w_m is that of a learned gate whose logits are 0: the
-    largest of softmax(noise) in training, 1/n at inference. A correction is thus as long as with a learned gate at its start.
-    `inference=random` takes a random expert with the weight of the learned gate's best. A single expert has no gate, and weight 1.
+    `gate`: `random` takes an expert at random, anew in each training call by torch's generator; at inference by a hash of side and text, so
+    that it is repeatable. Its weight w_m is that of a learned gate whose logits are 0: the largest of softmax(noise) in training, 1/n at
+    inference. A correction is thus as long as with a learned gate at its start. A single expert has no gate, and weight 1.
     """
 
     def __init__(
@@ -55,22 +52,18 @@ class EmbeddingMixture(nn.Module):
         inference: str = "top1",
         combine: str = "norm_expert",
         gate: str = "learned",
-        noise: bool = True,
-        gate_seed: int = 0,
         normalise: bool = False,
     ) -> None:
         super().__init__()
         check_expert_count(experts, 1)
         for name, value, known in (("inference", inference, INFERENCES), ("combine", combine, COMBINES), ("gate", gate, GATES)):
             check_choice(name, value, known)
-        if not 0 <= gate_seed < MAX_SEED:
-            raise UsageError(f"gate_seed={gate_seed}: expected 0 to {MAX_SEED - 1}")
         has_gate = gate == "learned" and experts > 1
         self.experts = nn.ModuleList(BottleneckMlp(width, width) for _ in range(experts))
         self.gate = BottleneckMlp(width, experts) if has_gate else None
-        self.noise = nn.Linear(width, experts) if has_gate and noise else None
+        self.noise = nn.Linear(width, experts) if has_gate else None
         self.inference, self.combine, self.normalise = inference, combine, normalise
-        self.gate_kind, self.has_noise, self.gate_seed = gate, noise, gate_seed
+        self.is_random = gate == "random"  # an expert is chosen at random, not by the gate
         self.last_routing: RouterOutput | None = None
 
     def forward(self, vectors: Tensor, tokens: PackedTokens) -> Tensor:
@@ -85,19 +78,13 @@ class EmbeddingMixture(nn.Module):
                 refined = vectors + self._top1(vectors, strength[:, None], choice)
             return normalize(refined) if self.normalise else refined
 
-    @property
-    def is_random(self) -> bool:
-        """Whether an expert is chosen at random, not by the gate."""
-        return self.gate_kind == "random" or (self.inference == "random" and not self.training)
-
     def _weights(self, vectors: Tensor) -> Tensor:
         """[B, n] softmax over all experts, noisy in training; logits are 0 without a gate."""
         logits = vectors.new_zeros(len(vectors), len(self.experts)) if self.gate is None else self.gate(vectors)
-        chooses = self.gate is not None and not self.is_random
-        self.last_routing = RouterOutput.from_text_probabilities(logits.softmax(-1)) if chooses else None
+        self.last_routing = None if self.gate is None else RouterOutput.from_text_probabilities(logits.softmax(-1))
         if self.training and self.noise is not None:
             logits = logits + torch.randn_like(logits) * F.softplus(self.noise(vectors))
-        elif self.training and self.gate is None and self.has_noise:
+        elif self.training and self.gate is None:
             logits = logits + torch.randn_like(logits) * NOISE_SCALE
         return logits.softmax(-1)
 
@@ -109,7 +96,7 @@ class EmbeddingMixture(nn.Module):
             return strength, choice
         if self.training:
             return strength, torch.randint(count, choice.shape, device=choice.device)
-        return strength, hash_to_uniform(tokens, count, 1 + 2 * self.gate_seed + (tokens.side == "document")).argmax(-1)
+        return strength, hash_to_uniform(tokens, count, 1 + (tokens.side == "document")).argmax(-1)
 
     def _top1(self, vectors: Tensor, strength: Tensor, choice: Tensor) -> Tensor:
         if vectors.is_cuda:  # running all experts on a few hundred vectors costs less than a synchronisation

@@ -25,13 +25,10 @@ from moeir.parsing import is_count
 class RoutedFeedForward(ExpertRouter):
     """I copies of a feed-forward and a router that sends each token to one of them; `routing` are the options of `set_routing`."""
 
-    def __init__(self, feedforward: FeedForward, *, experts: int, expert_ln: bool = True, **routing: Any) -> None:
+    def __init__(self, feedforward: FeedForward, *, experts: int, **routing: Any) -> None:
         super().__init__()
-        self.experts, self.expert_ln = nn.ModuleList(), expert_ln
         self.set_routing(experts, feedforward.hidden, **routing)
-        self.experts.extend(copy.deepcopy(feedforward) for _ in range(experts))
-        if not expert_ln and feedforward.has_norm:
-            _share_norm(self.experts)
+        self.experts = nn.ModuleList(copy.deepcopy(feedforward) for _ in range(experts))
 
     def forward(self, states: Tensor, tokens: PackedTokens, block: Tensor) -> Tensor:
         """states [T, H] after attention, block [T, H] before it -> [T, H]."""
@@ -44,36 +41,33 @@ class RoutedFeedForward(ExpertRouter):
         return self._apply_choice(states, decision.choice, None if decision.strength is None else decision.strength[:, None])
 
     def _straight_through(self, states: Tensor, choice: Tensor, others: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-        """The chosen expert's output, whose gradient moves it towards the `others`; a normalisation that all experts share comes after."""
-        output = self._apply_choice(states, choice, whole=self.expert_ln)
+        """The chosen expert's output, whose gradient moves it towards the `others`."""
+        output = self._apply_choice(states, choice)
         for other, factor in others:
             with torch.no_grad():
-                difference = self._apply_choice(states, other, whole=self.expert_ln) - output
+                difference = self._apply_choice(states, other) - output
             output = output + factor[:, None].to(output.dtype) * difference
-        if self.expert_ln:
-            return output
-        normed: Tensor = self.experts[0].add_and_norm(states, output)
-        return normed
+        return output
 
-    def _apply_choice(self, states: Tensor, choice: Tensor, strength: Tensor | None = None, *, whole: bool = True) -> Tensor:
-        """Each token through its chosen expert, whose update is multiplied by `strength` [T, 1]; not `whole`: the update alone."""
+    def _apply_choice(self, states: Tensor, choice: Tensor, strength: Tensor | None = None) -> Tensor:
+        """Each token through its chosen expert, whose update is multiplied by `strength` [T, 1]."""
         first = self.experts[0]
         if first.supports_groups and supports_grouped_linear(states, first.down.in_features):
-            return self._apply_grouped(states, ExpertGroups.from_choice(choice, len(self.experts)), strength, whole=whole)
+            return self._apply_grouped(states, ExpertGroups.from_choice(choice, len(self.experts)), strength)
 
         def apply(expert: int, own: Tensor, rows: Tensor | None) -> Tensor:
             layer = self.experts[expert]
-            if whole and strength is None:
+            if strength is None:
                 output: Tensor = layer.transform(own)
                 return output
             change: Tensor = layer.compute_update(own)
-            if strength is not None:
-                change = change * (strength if rows is None else strength.index_select(0, rows)).to(change.dtype)
-            return layer.add_and_norm(own, change) if whole else change
+            change = change * (strength if rows is None else strength.index_select(0, rows)).to(change.dtype)
+            normed: Tensor = layer.add_and_norm(own, change)
+            return normed
 
         return dispatch_to_experts(states, choice, len(self.experts), apply)
 
-    def _apply_grouped(self, states: Tensor, groups: ExpertGroups, strength: Tensor | None, *, whole: bool = True) -> Tensor:
+    def _apply_grouped(self, states: Tensor, groups: ExpertGroups, strength: Tensor | None) -> Tensor:
         """Apply the experts by grouped matrix products, which need no host-side count of tokens per expert."""
         first, gated = self.experts[0], isinstance(self.experts[0], GatedFeedForward)
         inner = self._grouped_linear("up", self._grouped_norm(states, groups.choice) if gated else states, groups)
@@ -85,8 +79,6 @@ class RoutedFeedForward(ExpertRouter):
         change = self._grouped_linear("down", inner, groups)
         if strength is not None:
             change = change * strength.to(change.dtype)
-        if not whole:
-            return change
         return states + change if gated else self._grouped_norm(states + first.dropout(change), groups.choice)
 
     def _grouped_linear(self, name: str, rows: Tensor, groups: ExpertGroups) -> Tensor:
@@ -156,11 +148,3 @@ def find_routers(layers: nn.ModuleList) -> dict[str, ExpertRouter | TopKFeedForw
     """The learned routers among layers, of feed-forwards or of adapters, named `layer1`, `layer2`, … by position."""
     modules = [(f"layer{number}", module) for number, layer in enumerate(layers, 1) for module in (layer.feedforward, layer.router)]
     return {name: module for name, module in modules if has_learned_router(module)}
-
-
-def _share_norm(experts: nn.ModuleList) -> None:
-    """All experts share the first one's normalisation, which is registered, saved and counted once."""
-    first = experts[0]
-    for expert in list(experts)[1:]:
-        del expert._modules["norm"]
-        expert.__dict__["norm"] = first.norm

@@ -131,7 +131,6 @@ class Calibrate(Stage):
     def _weigh_experts(self, grades: "Qrels") -> Counts:
         """Write the checkpoint with the weights of its experts."""
         from moeir.architectures.checkpoint import write_calibrated_copy
-        from moeir.architectures.model_card import add_calibration
         from moeir.records import texts
         from moeir.retrieval.latency import limit_threads
 
@@ -149,7 +148,6 @@ class Calibrate(Stage):
         all_weights = {name: own_weights.get(name, 1.0) * facts["weights"].get(name, 1.0) for name in kinds}
         manifest = manifests.read_manifest(Path(checkpoint))
         write_calibrated_copy(Path(checkpoint), manifest["files"], self.output, all_weights)
-        add_calibration(self.output, {name: all_weights[name] for name in facts["weights"]}, facts["queries"])
         digests = manifests.checkpoint_digests(manifest)
         return {**facts, "uncalibrated": digests.get("uncalibrated", digests["digest"])}
 

@@ -31,12 +31,6 @@ SaveCheckpoint: TypeAlias = Callable[[Path, dict[str, Any]], dict[str, Any]]  # 
 training_option = partial(option, group="Training")
 speed_option = partial(option, group="Speed and memory")
 logging_option = partial(option, group="Saving and logging", affects_result=False)
-TRUNK_DTYPE: dict[str, Any] = {
-    "help": "Of the frozen weights under adapters: float32, bfloat16 or auto, that of their files; kept in the checkpoint.",
-    "default": "auto",
-    "choices": ("auto", "float32", "bfloat16"),
-    "group": "Model",
-}
 log = logging.getLogger(__name__)
 
 
@@ -62,8 +56,6 @@ class InputOptions(Stage):
     document_length: int | None = option(
         "Maximum tokens of a document, or of a pair [default: that of the weights, or 256; pair: 512].", None, group="Model"
     )
-
-    trunk_dtype: str = option(**TRUNK_DTYPE)
 
     def input_options(self) -> dict[str, Any]:
         """The prefixes, prompts and lengths that are given as flags."""
@@ -196,7 +188,7 @@ class TrainingStage(Stage):
             process_group.check_same({"the digest of the trunk": checkpoint.trunk.digest[:16]})
 
     def check_parameters(self, model: "nn.Module") -> None:
-        """UsageError for flags that do not fit the parameters of a model, which may be without weights."""
+        """UsageError for flags that do not fit the parameters of a model."""
         from moeir.training import param_groups
 
         trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}

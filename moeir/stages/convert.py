@@ -121,7 +121,7 @@ class Convert(Stage):
         if self.model is not None:
             from moeir.architectures.checkpoint import open_checkpoint
 
-            checkpoint = open_checkpoint(self.model, "meta")
+            checkpoint = open_checkpoint(self.model)
             checkpoint.check_is_bi_encoder(self.model)
             reading, special, encode = (
                 checkpoint.input_config,

@@ -72,9 +72,9 @@ class Finetune(TrainingStage, InputOptions):
         minimum=1e-6,
     )
     matryoshka: str | None = training_option(
-        "Train the dense expert also with the first N numbers of its vectors, for each N of a list as 512,256,128,64, so that init "
-        "--dimension can cut them; 256:0.3,64:0.3 weighs their losses, that of the whole vector by 1. Of a mixture the others learn as "
-        "before, and experts compete by whole vectors.",
+        "Train the dense expert also with the first N numbers of its vectors, for each N of a list as 512,256,128,64, so that init can cut "
+        "them (dimension=N); 256:0.3,64:0.3 weighs their losses, that of the whole vector by 1. Of a mixture the others learn as before, "
+        "and experts compete by whole vectors.",
         None,
     )
     batch_size: int = training_option("Queries per batch, divided among all processes.", 8, minimum=1)
@@ -174,22 +174,24 @@ class Finetune(TrainingStage, InputOptions):
 
         return self.dev_measure == LOSS_MEASURE
 
-    def _check_model(self, objective: "partial[Any]") -> None:
-        """Refuse options that do not fit together or do not fit the weights."""
-        from moeir.architectures.initialize import check_options
+    def _open_model(self, objective: "partial[Any]") -> "RetrievalModel":
+        """The weights to start from; options that do not fit together or do not fit the weights are refused."""
+        from moeir.architectures.initialize import open_weights
         from moeir.training import objectives
 
         objectives.validate_options(objective, self.negatives)
         if objective.keywords.get("permuted") and self.batch_size == 1:
             raise UsageError(f"--objective {self.objective}: a batch of one query has no other's shares; expected --batch-size 2 or more")
-        checkpoint = check_options(self.model, self.arch, self.input_options(), trunk_dtype=self.trunk_dtype)
-        if checkpoint is not None:
-            for name in self.query_prompt:
-                checkpoint.check_training_prompt(name)
-            self._set_temperature(checkpoint)
-            if self.matryoshka is not None:
-                objectives.nest_dimensions(objective, self.matryoshka, checkpoint)
-            self.check_parameters(checkpoint.architecture)
+        checkpoint = open_weights(self.model, self.arch, self.input_options(), self.seed)
+        for name in self.query_prompt:
+            checkpoint.check_training_prompt(name)
+        for expert in self._set_temperature(checkpoint):
+            scale = checkpoint.architecture.scales[expert]
+            log.info("temperature %g: the cosines of the %s expert are scaled by %g", 1 / scale, expert, scale)
+        if self.matryoshka is not None:
+            objectives.nest_dimensions(objective, self.matryoshka, checkpoint)
+        self.check_parameters(checkpoint.architecture)
+        return checkpoint
 
     def _check_dev_set(self, objective: "partial[Any]", *, pairs: bool) -> None:
         """UsageError for a development set that the model cannot be measured on: cross-encoders rerank; some have no loss on it."""
@@ -222,19 +224,17 @@ class Finetune(TrainingStage, InputOptions):
             return []
         return set_temperature(checkpoint, weights_io.resolve_model(self.model), self.arch, self.temperature)
 
-    def prepare(self) -> "tuple[BatchSampler, TextStream, DevSet | None]":
-        """The batch sampler, the texts of its batches and the development set; options are checked before texts are read."""
-        from moeir.architectures.initialize import is_cross_encoder
-
+    def prepare(self) -> "tuple[BatchSampler, TextStream, DevSet | None, RetrievalModel]":
+        """The batch sampler, the texts of its batches, the development set and the weights, which are opened before texts are read."""
         objective = variants.bind_variant("training.objectives", self.objective)
-        self._check_model(objective)
-        pairs = is_cross_encoder(self.model, self.arch)
+        checkpoint = self._open_model(objective)
+        pairs = checkpoint.architecture.reads_pairs
         self._check_dev_set(objective, pairs=pairs)
         sampler, text_stream = self._make_sampler(objective.func, pairs=pairs)
         dev_set = self._load_dev_set(text_stream, sampler.steps_per_epoch)
-        return sampler, text_stream, dev_set
+        return sampler, text_stream, dev_set, checkpoint
 
-    def estimate(self, prepared: "tuple[BatchSampler, TextStream, DevSet | None]") -> list[str]:
+    def estimate(self, prepared: "tuple[BatchSampler, TextStream, DevSet | None, RetrievalModel]") -> list[str]:
         return [self._describe_reading(prepared[0])]
 
     def _describe_reading(self, sampler: "BatchSampler") -> str:
@@ -249,21 +249,17 @@ class Finetune(TrainingStage, InputOptions):
         return suggest_after_checkpoint(self.model, self.arch)
 
     def work(self) -> Counts:
-        from moeir.architectures.initialize import build_checkpoint
+        from moeir.architectures.initialize import fit_fresh_parts
         from moeir.backbones.device import select_dtype
         from moeir.reporting import training_curves
         from moeir.training import dev_sets, objectives, retrieval_task, token_cache, trainer
         from moeir.training.competition import LearningSpeed
 
         process_group = self.process_group()
-        sampler, text_stream, dev_set = self.prepare()
+        sampler, text_stream, dev_set, checkpoint = self.prepare()
         objective: Any = variants.bind_variant("training.objectives", self.objective)
-        first, dtype = text_stream.first_documents, self.trunk_dtype
-        checkpoint = build_checkpoint(self.model, self.arch, self.input_options(), first, self.seed, trunk_dtype=dtype)
+        fit_fresh_parts(checkpoint, text_stream.first_documents, self.seed)
         self.compare_trunks(process_group, checkpoint)
-        for expert in self._set_temperature(checkpoint):
-            scale = checkpoint.architecture.scales[expert]
-            log.info("temperature %g: the cosines of the %s expert are scaled by %g", 1 / scale, expert, scale)
         goes_by_speed, competes_from = objectives.goes_by_speed(objective), partial(objectives.competition_start, objective)
         if self.matryoshka is not None:
             objective = objectives.nest_dimensions(objective, self.matryoshka, checkpoint)

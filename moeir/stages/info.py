@@ -82,32 +82,31 @@ def _sum_bytes(files: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
 
 
 def _describe_checkpoint(path: Path) -> dict[str, Any]:
-    from moeir.architectures.base import count_parameters
     from moeir.architectures.checkpoint import open_checkpoint
+    from moeir.architectures.costs import count_parameters, measure_cost
 
     checkpoint = open_checkpoint(path)
-    account = count_parameters(checkpoint.architecture)
-    config, input_config = checkpoint.architecture.encoder.config, checkpoint.input_config
+    architecture = checkpoint.architecture
+    config, input_config = architecture.encoder.config, checkpoint.input_config
     family = str(checkpoint.config.get("moeir_family", checkpoint.config.get("model_type")))
     cost = {}
-    for side in SIDES:
+    for side in ("pair",) if architecture.reads_pairs else SIDES:
         length = input_config.max_length(side)
-        flops = account.flops(side, length)
-        cost[side] = {"tokens": length, "active_parameters": account.active(side)}
-        cost[side] |= {"flops_per_token": round(flops / length), "flops_per_text": flops}
+        active, flops = measure_cost(architecture, side, length)
+        cost[side] = {"tokens": length, "active_parameters": active, "flops_per_token": round(flops / length), "flops_per_text": flops}
     return {
         "architecture": checkpoint.spec,
         "encoder": {"family": family, "layers": config.layers, "hidden": config.hidden, "vocabulary": config.vocabulary},
         **({} if checkpoint.trunk is None else {"trunk": _describe_trunk(checkpoint.trunk)}),
-        "parameters": account.total,
+        "parameters": architecture.parameter_count(),
         **({"prompts": input_config.prompts} if input_config.prompts else {}),
         "reading": {side: {"prefix": getattr(input_config, f"{side}_prefix"), "tokens": input_config.max_length(side)} for side in SIDES},
         "experts": {
-            name: {"representation": kind, "scale": checkpoint.architecture.scales.get(name, 1.0)}
+            name: {"representation": kind, "scale": architecture.scales.get(name, 1.0)}
             | ({"calibration": checkpoint.calibration[name]} if checkpoint.calibration else {})
-            for name, kind in checkpoint.architecture.representation_kinds.items()
+            for name, kind in architecture.representation_kinds.items()
         },
-        "parts": {part.name: {"parameters": part.parameters} | dict(part.active) for part in account.groups(SIDES)},
+        "parts": {owner: {"parameters": count} for owner, count in count_parameters(architecture).items()},
         "cost": cost,
     }
 

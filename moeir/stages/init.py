@@ -25,34 +25,8 @@ class Init(InputOptions):
         choices=("moeir", "transformers", "bidirectional"),
         group="Model",
     )
-    trunk: Path | None = input_field(
-        "weights", "The frozen weights under the adapters of the checkpoint --model, where they have moved; compared by checksums.", None
-    )
     seed: int = option("Seed of randomly initialized weights.", 42, minimum=0, maximum=MAX_SEED)
-    lossy: bool = option("Leave out what a checkpoint cannot keep of --model, with a warning for each.", False)
-    dimension: int | None = option(
-        "Keep only the first N numbers of the dense expert's vectors, normalised again where they were [default: those of --model]; the "
-        "weights stay whole, so that another N can follow.",
-        None,
-        minimum=1,
-        group="Model",
-    )
     output: Path = output_field("checkpoint", "Folder to write.")
-
-    def prepare(self) -> None:
-        from moeir.architectures.initialize import check_options
-
-        check_options(self.model, self._spec(), self.input_options(), **self._choices())
-
-    def _choices(self) -> dict[str, Any]:
-        choices = {"random_weights": self.from_scratch, "backbone": self.backbone, "lossy": self.lossy}
-        return choices | {"trunk_dtype": self.trunk_dtype, "trunk": self.trunk}
-
-    def _spec(self) -> str | None:
-        """--arch, or with --dimension that of --arch or the checkpoint with this option."""
-        from moeir.architectures.initialize import add_option
-
-        return self.arch if self.dimension is None else add_option(self.model, self.arch, f"dimension={self.dimension}")
 
     def summary(self, counts: Facts) -> str:
         return f"{format_count(counts['parameters'], 'parameter')}"
@@ -61,13 +35,12 @@ class Init(InputOptions):
         return suggest_after_checkpoint(self.model, self.arch)
 
     def work(self) -> Counts:
-        from moeir.architectures.initialize import build_checkpoint
+        from moeir.architectures.initialize import fit_fresh_parts, open_weights
         from moeir.architectures.model_card import write_model_card
 
-        options = self.input_options()
-        self.prepare()
-        texts = read_first_texts(self.corpus)
-        checkpoint = build_checkpoint(self.model, self._spec(), options, texts, self.seed, **self._choices())
+        choices: dict[str, Any] = {"random_weights": self.from_scratch, "backbone": self.backbone}
+        checkpoint = open_weights(self.model, self.arch, self.input_options(), self.seed, **choices)
+        fit_fresh_parts(checkpoint, read_first_texts(self.corpus), self.seed)
         checkpoint.save(self.output)
         write_model_card(self.output, checkpoint, base=self.model, training=None)
         return {"parameters": checkpoint.architecture.parameter_count()}

@@ -12,7 +12,7 @@ from moeir.artifacts.atomic_write import RESUME, TOKEN_CACHE
 from moeir.errors import UsageError
 from moeir.settings import input_field, option
 from moeir.stages.base import Counts, Facts, digest_sources
-from moeir.stages.checkpoint_options import TRUNK_DTYPE, TrainingStage, read_first_texts, training_option
+from moeir.stages.checkpoint_options import TrainingStage, read_first_texts, training_option
 
 if TYPE_CHECKING:
     from moeir.architectures.checkpoint import RetrievalModel
@@ -75,7 +75,6 @@ class Pretrain(TrainingStage):
     weight_decay: float = training_option("Weight decay of weight matrices.", 0.01, minimum=0)
     query_length: int = option("Maximum tokens of a query.", 64, group="Model")
     document_length: int = option("Maximum tokens of a span.", 128, aliases=("--max-seq-length",), group="Model")
-    trunk_dtype: str = option(**TRUNK_DTYPE)
 
     def __post_init__(self) -> None:
         if not self.arch:
@@ -91,25 +90,17 @@ class Pretrain(TrainingStage):
             advice = "leave --arch out, or type --arch mote:encoders=siamese for a single encoder"
             raise UsageError(f"--arch {self.arch}: --objective mote trains the experts of --arch mote; {advice}")
 
-    def prepare(self) -> None:
-        """Refuse options that do not fit together or do not fit the weights, before texts are read and anything is fitted."""
-        import torch
-
-        from moeir.architectures.initialize import check_options
+    def prepare(self) -> "RetrievalModel":
+        """The weights to start from, opened before texts are read; options that do not fit together or do not fit them are refused."""
+        from moeir.architectures.initialize import open_weights
 
         objective = variants.bind_variant("pretraining", self.objective)
         kind: Any = objective.func
         if (kind.context == "query") != bool(self.queries):
             needs = "given, but the objective uses none" if self.queries else "missing; moeir generate-queries writes them"
             raise UsageError(f"--queries: {needs} (--objective {self.objective})")
-        options: dict[str, Any] = {"random_weights": self.from_scratch, "trunk_dtype": self.trunk_dtype}
-        checkpoint = check_options(self.model, self._arch_with_head(), self._lengths(), **options)
-        if checkpoint is not None:
-            with torch.device("meta"):
-                self.check_parameters(objective(checkpoint.architecture))
-
-    def _lengths(self) -> dict[str, int]:
-        return {"query_length": self.query_length, "document_length": self.document_length}
+        lengths = {"query_length": self.query_length, "document_length": self.document_length}
+        return open_weights(self.model, self._arch_with_head(), lengths, self.seed, random_weights=self.from_scratch)
 
     def summary(self, counts: Facts) -> str:
         from moeir.analysis import training_monitor
@@ -132,21 +123,20 @@ class Pretrain(TrainingStage):
     def work(self) -> Counts:
         import torch
 
-        from moeir.architectures.initialize import build_checkpoint
+        from moeir.architectures.initialize import fit_fresh_parts
         from moeir.backbones.device import select_dtype
         from moeir.pretraining.base import scale_heads
         from moeir.pretraining.task import HeldOutLoss, PretrainingTask
         from moeir.training import trainer
 
         process_group = self.process_group()
-        self.prepare()
-        texts = [] if self.from_scratch else read_first_texts(self.corpus)
-        options: dict[str, Any] = {"random_weights": self.from_scratch, "trunk_dtype": self.trunk_dtype}
-        checkpoint = build_checkpoint(self.model, self._arch_with_head(), self._lengths(), texts, self.seed, **options)
+        checkpoint = self.prepare()
+        fit_fresh_parts(checkpoint, [] if self.from_scratch else read_first_texts(self.corpus), self.seed)
         self.compare_trunks(process_group, checkpoint)
         checkpoint.architecture.set_gradient_checkpointing(self.recompute)
         torch.manual_seed(self.seed)
         objective: Pretraining = variants.bind_variant("pretraining", self.objective)(checkpoint.architecture)
+        self.check_parameters(objective)
         self.prepare_layers(objective)
         with process_group.main_process_first():
             sampler, held_out = self._make_samplers(checkpoint, objective)

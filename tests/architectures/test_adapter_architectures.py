@@ -45,7 +45,7 @@ def merged_state(checkpoint, expert):
     return plain | {key: value.float() for key, value in state.items()}
 
 
-TOWERS = ["adapters=4,shared_adapters=3", "adapters=4,lexical_queries=tokens", "adapters=4,markers=true,augmentation=true"]
+TOWERS = ["adapters=4,shared_adapters=3", "adapters=4,lexical_queries=tokens"]
 
 
 @pytest.mark.parametrize("options", TOWERS)

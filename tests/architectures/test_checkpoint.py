@@ -19,8 +19,8 @@ TEXTS = ["An owl hunts mice at night, and sleeps!", "bee", "A bat finds moths in
 RULES = {"query_length": 12, "document_length": 16, "query_prefix": "query: ", "document_prefix": "passage: "}
 SPECS = [
     "came:shared_layers=2,local_dim=8,normalise=true,global_scale=20",
-    "came:shared_layers=0,embeddings=private,experts=local+global,local_dim=8,augmentation=true",
-    "came:shared_layers=4,experts=lexical,markers=true",
+    "came:shared_layers=0,embeddings=private,experts=local+global,local_dim=8",
+    "came:shared_layers=4,experts=lexical",
     "dense:pooling=mean,normalise=true,scale=20",
     "splade",
     "colbert:dim=8,markers=true,augmentation=true",

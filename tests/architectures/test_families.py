@@ -21,7 +21,7 @@ ARCHITECTURES = {
     "dense:pooling=mean,normalise=true": {"global"},
     "splade": {"lexical"},
     "colbert:dim=8,augmentation=true": {"local"},
-    "taser:every=1,routing=sequence,expert_ln=false": {"global"},
+    "taser:every=1,routing=sequence": {"global"},
     "mote": {"global", "lexical"},
     "mote:encoders=separate": {"global", "lexical"},
     "sbmoe:experts=2": {"global"},
@@ -101,5 +101,3 @@ def test_punctuation_is_dropped_with_the_space_before_it(weights):
 def test_what_a_family_cannot_hold_is_refused(weights):
     with pytest.raises(UsageError, match="--query-length 17: expected 3 to 16, the encoder's positions"):
         build_checkpoint(weights("roberta"), "dense", {"query_length": 17})
-    with pytest.raises(UsageError, match="sparse_head=raw: the states have 24 numbers, the word embeddings 10; use sparse_head=mlm"):
-        build_checkpoint(weights("electra-small"), "mote:sparse_head=raw", RULES)

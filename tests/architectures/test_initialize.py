@@ -13,16 +13,6 @@ from tests.architectures.folders import check_same
 from tests.architectures.test_checkpoint import RULES, TEXTS
 
 
-def test_markers_are_no_words_a_head_is_fitted_on(tiny_model, caplog):
-    counts = []
-    for markers in ("false", "true"):
-        caplog.clear()
-        with caplog.at_level(logging.INFO):
-            build_checkpoint(tiny_model, f"came:shared_layers=4,experts=lexical,markers={markers}", {"document_length": 32}, TEXTS)
-        counts.append(caplog.text.split("fitted one on ")[1].split()[0])
-    assert counts[0] == counts[1]
-
-
 def test_a_dense_model_can_keep_its_vocabulary_head_and_lose_it_again(tiny_model_with_head, tmp_path):
     checkpoint = build_checkpoint(tiny_model_with_head, "dense:head=true", RULES)
     assert checkpoint.architecture.encoder.vocabulary_head is not None

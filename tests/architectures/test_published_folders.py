@@ -3,7 +3,6 @@ sentence-transformers reads what `moeir convert` makes of it."""
 
 import functools
 import json
-import re
 import shutil
 import string
 from collections.abc import Callable, Mapping
@@ -112,11 +111,6 @@ LAYOUTS = {
     ),
     "bge": Layout("bert", VECTOR | ROOT | CLS | describe_prompts(query="the owl: ")),
     "gte": Layout("bert", VECTOR | ROOT | MEAN | {"sentence_bert_config.json": {"max_seq_length": 12}}),
-    "prompts left out of the mean": Layout(
-        "roberta",
-        ONE_MAP | ROOT | describe_dense(2, 24, 20) | describe_prompts("query", **TASKS)
-        | {"1_Pooling/config.json": {"word_embedding_dimension": 24, "pooling_mode": "weightedmean", "include_prompt": False}},
-    ),
     "LaBSE": Layout("bert", TWO_MAPS | ROOT | CLS | describe_dense(2, 24, 40, bias=True, activation=TANH) | describe_dense(3, 40, 16)),
     "GTE-ModernColBERT": Layout("modernbert", LATE | ROOT | {CONFIG: PYLATE}, "colbert", sizes={"local_attention": 64}),
     "ColBERT without expansion": Layout(
@@ -262,42 +256,38 @@ def test_documents_get_the_prompt_passage_or_none_as_in_encode_document(write_la
         assert_same(encode_here(tmp_path / name)[len(QUERIES) :], list(np.atleast_3d(expected).transpose(0, 2, 1)))
 
 
-REFUSED = [  # layout, file, its change, the words of the error, and whether --lossy goes on without it
-    ("GTE-ModernColBERT", DENSE, change(use_residual=True), "moeir cannot keep use_residual, true", True),
-    ("GTE-ModernColBERT", DENSE, change(activation_function=TANH), "maps of its tokens are 8-tanh", False),
-    ("GTE-ModernColBERT", CONFIG, change(document_prefix="[MASK]"), r"the token '\[MASK\]'; moeir has '\[Q\] ' and ", True),
-    ("GTE-ModernColBERT", CONFIG, change(skiplist_words=["the", "!"]), "documents skip 1 tokens, such as 'the'", True),
-    ("GTE-ModernColBERT", CONFIG, change(similarity_fn_name="meanmaxsim"), "moeir cannot keep similarity_fn_name, ", True),
-    ("GTE-ModernColBERT", CONFIG, change(token_pooling=2), "moeir cannot keep token_pooling, 2", True),
-    ("LaBSE", "2_Dense/config.json", change(module_input_name="token_embeddings"), "moeir cannot keep module_input_name, ", True),
-    ("LaBSE", "2_Dense/config.json", change(activation_function="torch.nn.Softmax"), "cannot keep activation_function, ", True),
-    ("LaBSE", "2_Dense/config.json", change(bias=False), r"not those that their settings describe \(first: heads.global", False),
-    ("LaBSE", "2_Dense/config.json", change(out_features=39), r"shape \[40, 24\]; config.json says \[39, 24\]", False),
-    ("bge", CONFIG, change("prompts", sts="[CLS] owl: "), r"prompt '\[CLS\] owl: ' has the special token \[CLS\]", True),
-    ("bge", "sentence_bert_config.json", change(modality_config={"message": {}}), "becomes a message of a chat template", True),
-    ("opensearch-neural-sparse", "router_config.json", change("types", query_0=f"{SPARSE}.MLMTransformer"), "its module .*MLM", True),
-    ("opensearch-neural-sparse", "router_config.json", change("structure", document=["../x"]), "router_config.json: damaged", False),
-    ("opensearch-neural-sparse", "router_config.json", change("parameters", route_mappings={"a": 1}), "cannot keep route_map", True),
-    ("opensearch-neural-sparse", "query_0/config.json", change(path="idf.json"), "moeir cannot keep path, \"idf.json\"", True),
-    ("opensearch-neural-sparse", "query_0/vocab.txt", Path.unlink, "its vocabulary is not that of", False),
-    ("opensearch-neural-sparse", "query_0/model.safetensors", lambda file: save_file({"weight": -torch.ones(78)}, file), "negative", True),
-    ("opensearch-neural-sparse", "query_0/model.safetensors", lambda file: save_file({"idf": torch.ones(78)}, file), "first: heads", False),
+REFUSED = [  # layout, file, its change, and the words of the error
+    ("GTE-ModernColBERT", DENSE, change(use_residual=True), "moeir cannot keep use_residual, true"),
+    ("GTE-ModernColBERT", DENSE, change(activation_function=TANH), "maps of its tokens are 8-tanh"),
+    ("GTE-ModernColBERT", CONFIG, change(document_prefix="[MASK]"), r"the token '\[MASK\]'; moeir has '\[Q\] ' and "),
+    ("GTE-ModernColBERT", CONFIG, change(skiplist_words=["the", "!"]), "documents skip 1 tokens, such as 'the'"),
+    ("GTE-ModernColBERT", CONFIG, change(similarity_fn_name="meanmaxsim"), "moeir cannot keep similarity_fn_name, "),
+    ("GTE-ModernColBERT", CONFIG, change(token_pooling=2), "moeir cannot keep token_pooling, 2"),
+    ("LaBSE", "2_Dense/config.json", change(module_input_name="token_embeddings"), "moeir cannot keep module_input_name, "),
+    ("LaBSE", "2_Dense/config.json", change(activation_function="torch.nn.Softmax"), "cannot keep activation_function, "),
+    ("LaBSE", "2_Dense/config.json", change(bias=False), r"not those that their settings describe \(first: heads.global"),
+    ("LaBSE", "2_Dense/config.json", change(out_features=39), r"shape \[40, 24\]; config.json says \[39, 24\]"),
+    ("bge", CONFIG, change("prompts", sts="[CLS] owl: "), r"prompt '\[CLS\] owl: ' has the special token \[CLS\]"),
+    ("bge", "sentence_bert_config.json", change(modality_config={"message": {}}), "becomes a message of a chat template"),
+    ("opensearch-neural-sparse", "router_config.json", change("types", query_0=f"{SPARSE}.MLMTransformer"), "its module .*MLM"),
+    ("opensearch-neural-sparse", "router_config.json", change("structure", document=["../x"]), "router_config.json: damaged"),
+    ("opensearch-neural-sparse", "router_config.json", change("parameters", route_mappings={"a": 1}), "cannot keep route_map"),
+    ("opensearch-neural-sparse", "query_0/config.json", change(path="idf.json"), "moeir cannot keep path, \"idf.json\""),
+    ("opensearch-neural-sparse", "query_0/vocab.txt", Path.unlink, "its vocabulary is not that of"),
+    ("opensearch-neural-sparse", "query_0/model.safetensors", lambda file: save_file({"weight": -torch.ones(78)}, file), "negative"),
+    ("opensearch-neural-sparse", "query_0/model.safetensors", lambda file: save_file({"idf": torch.ones(78)}, file), "first: heads"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("layout", "file", "edit", "words", "is_lossy"), REFUSED)
-def test_what_cannot_be_kept_is_an_error_by_name_or_a_warning(layout, file, edit, words, is_lossy, write_layout, tmp_path, caplog):
+@pytest.mark.parametrize(("layout", "file", "edit", "words"), REFUSED)
+def test_what_cannot_be_kept_is_an_error_by_name(layout, file, edit, words, write_layout, tmp_path):
     folder = shutil.copytree(write_layout(layout), tmp_path / "folder")
     edit(folder / file)
     if file.endswith("vocab.txt"):
         write_tokenizer("modernbert", folder / "query_0")
     with pytest.raises(ArtifactError, match=words) as caught:
-        build_checkpoint(folder, LAYOUTS[layout].arch, {}, device="meta")
-    message = str(caught.value)
-    assert "\n" not in message and ("moeir init --lossy goes on without it" in message) == is_lossy
-    if is_lossy:
-        build_checkpoint(folder, LAYOUTS[layout].arch, {}, device="meta", lossy=True)
-        assert re.search(f"{words}.*; it is left out", caplog.text)
+        build_checkpoint(folder, LAYOUTS[layout].arch, {})
+    assert "\n" not in str(caught.value)
 
 
 def test_an_earlier_pylate_does_not_name_its_kind(write_layout, tmp_path):
@@ -309,9 +299,8 @@ def test_an_earlier_pylate_does_not_name_its_kind(write_layout, tmp_path):
 
 
 @pytest.mark.parametrize("arch", ["came:shared_layers=1", "colbert"])
-def test_a_dense_module_is_lost_in_another_architecture_only_if_asked(arch, write_layout, tmp_path):
+def test_a_dense_module_is_refused_in_another_architecture(arch, write_layout, tmp_path):
     flags = ("--model", write_layout("gtr-t5" if arch == "colbert" else "LaBSE"), "--arch", arch, "--output", tmp_path / "out")
     words = f"moeir cannot keep its module Dense in {arch.partition(':')[0]}"
     refused = run_in_process("init", *flags)
     assert refused.code == 4 and words in refused.stderr and not (tmp_path / "out").exists()
-    assert run_moeir("init", *flags, "--lossy").stderr.count(f"{words}; it is left out") == 1

@@ -42,7 +42,7 @@ def describe_folder(sentence=None, config=None, *, pooling=POOLING, modules=OLD,
 
 
 BASE = describe_folder({"max_seq_length": 20, "do_lower_case": False}, {"__version__": {"sentence_transformers": "2.2.2"}})
-VERSIONS = {  # files of a folder, and what they mean: length, prefixes, pooling, if prefixes are pooled, if vectors are normalised
+VERSIONS = {  # files of a folder, and what they mean: length, prefixes, pooling, if vectors are normalised
     "0.x": (describe_folder(modules=FIRST, **{f"0_Transformer/{SENTENCE}": {"max_seq_length": 24}}), {"length": 24}),
     "2.x": (BASE | {POOL: CLS}, {"length": 20, "pooling": "cls"}),
     "2.x roberta": (describe_folder(**{"sentence_roberta_config.json": {"max_seq_length": 18}}), {"length": 18}),
@@ -54,14 +54,6 @@ VERSIONS = {  # files of a folder, and what they mean: length, prefixes, pooling
             tokenizer_length=22,
         ),
         {"length": 22, "query": "query: ", "document": "passage: ", "normalise": True},
-    ),
-    "5.x prompts left out": (
-        describe_folder(
-            {"max_seq_length": 30, "do_lower_case": False},
-            {"prompts": {"query": "owl cat: ", "document": "", "passage": "mice "}},
-            pooling=POOLING | {"include_prompt": False},
-        ),
-        {"length": 30, "query": "owl cat: ", "pool_prefix": False},
     ),
     "default prompt": (
         describe_folder(config={"prompts": {"sts": "owl: "}, "default_prompt_name": "sts"}, tokenizer_length=1e30),
@@ -98,15 +90,14 @@ def write_folder(tiny_model, folder, files):
 
 
 @torch.no_grad()
-def expected_vectors(encoder, texts, prefix="", *, length, pooling="mean", pool_prefix=True, normalise=False):
+def expected_vectors(encoder, texts, prefix="", *, length, pooling="mean", normalise=False):
     """The vectors by transformers, one text at a time."""
     model, tokenizer = transformers.AutoModel.from_pretrained(encoder).eval(), transformers.AutoTokenizer.from_pretrained(encoder)
     vectors = []
     for text in texts:
         tokens = tokenizer(prefix + text, truncation=True, max_length=length or model.config.max_position_embeddings, return_tensors="pt")
         states = model(**tokens).last_hidden_state[0]
-        first = 0 if pool_prefix or not prefix else len(tokenizer(prefix)["input_ids"]) - 1
-        vectors.append(states[0] if pooling == "cls" else states[first:].mean(0))
+        vectors.append(states[0] if pooling == "cls" else states.mean(0))
     stacked = torch.stack(vectors)
     return torch.nn.functional.normalize(stacked, dim=-1) if normalise else stacked
 
@@ -141,6 +132,7 @@ REFUSED = {
     "no pooling": ("modules.json", OLD[:1], "its modules are Transformer; expected Transformer, Pooling"),
     "two poolings": (POOL, POOLING | {"pooling_mode_cls_token": True}, "pools by cls and mean"),
     "an unknown pooling": (POOL, {"pooling_mode": "attention"}, "pools by attention"),
+    "prompts left out": (POOL, POOLING | {"include_prompt": False}, "include_prompt is false"),
     "an unknown key": (POOL, POOLING | {"temperature": 2}, "cannot keep temperature, 2"),
     "similarity": (CONFIG, {"similarity_fn_name": "euclidean"}, "similarity_fn_name is 'euclidean'"),
     "a wrong dimension": (CONFIG, {"truncate_dim": "8"}, "truncate_dim is '8'; expected a whole number or null"),
@@ -172,7 +164,7 @@ def test_what_a_checkpoint_cannot_keep_and_files_of_other_types_are_refused_by_n
     folder, _ = write_folder(tiny_model, tmp_path / "folder", BASE)
     (folder / file).write_text(json.dumps(content)) if content is not None else (folder / file).unlink()
     with pytest.raises(ArtifactError) as caught:
-        build_checkpoint(folder, "dense", {}, device="meta")
+        build_checkpoint(folder, "dense", {})
     words = str(caught.value)
     assert message in words and "\n" not in words and (message != "expected " or words.startswith(f"{folder / file}: "))
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moeir import open_checkpoint
-from moeir.architectures.initialize import build_checkpoint, check_options
+from moeir.architectures.initialize import build_checkpoint
 from moeir.backbones import transformers_model
 from moeir.backbones.pair_text import DEFAULT_INSTRUCTION, JUDGE
 from moeir.errors import ArtifactError, UsageError
@@ -129,7 +129,6 @@ def test_the_tokens_of_a_pair_are_those_of_the_template_as_transformers_renders_
 def test_scores_are_differences_of_transformers_logits(name, weights, tmp_path):
     """Divided, multiplied, capped, with a bias, of words that are tied or not, of models that are packed or run whole."""
     folder = weights(name)
-    assert check_options(folder, "cross-encoder:head=yes-no", RULES) is not None
     checkpoint = build_checkpoint(folder, "cross-encoder:head=yes-no", RULES)
     tokens = make_pairs(checkpoint)
     actual, expected = score(checkpoint, tokens), difference_of_logits(folder, list_ids(tokens))

@@ -24,7 +24,6 @@ import numpy as np
 import torch
 from rounds import Timing, make_parser, run_command, run_program, time_call
 
-from moeir.analysis.flops import attention_pairs
 from moeir.architectures.checkpoint import RetrievalModel, open_checkpoint
 from moeir.backbones.packed_pairs import RaggedIds
 from moeir.records import runs, texts
@@ -89,9 +88,7 @@ def operations(checkpoint: RetrievalModel, lengths: list[int]) -> float:
     """Operations of the layers for pairs of these lengths; of the last layer only those of the first token."""
     shape = checkpoint.architecture.encoder.config
     whole, first = 2 * (4 * shape.hidden**2 + 2 * shape.hidden * shape.intermediate_size), 2 * 2 * shape.hidden**2
-    each = (shape.layers - 1) * (
-        whole * np.array(lengths) + 4 * shape.hidden * np.array([attention_pairs(length, length) for length in lengths])
-    )
+    each = (shape.layers - 1) * (whole * np.array(lengths) + 4 * shape.hidden * np.square(lengths))
     return float((each + first * np.array(lengths) + whole - first).sum())
 
 

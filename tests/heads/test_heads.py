@@ -46,29 +46,25 @@ def unit(vector):
     return [value / math.sqrt(oracles.dense(vector, vector)) for value in vector]
 
 
-def pool_plainly(pooling, text, first):
-    """A pooled text, from tokens that are looked at, in lists; the first ones are left out."""
-    own = list(enumerate(text, 1))[first:]
+def pool_plainly(pooling, text):
+    """A pooled text, from tokens that are looked at, in lists."""
     if pooling in ("cls", "last"):
-        return (own or [(1, text[0]), (len(text), text[-1])])[0 if pooling == "cls" else -1][1]
-    if pooling == "max" or not own:
-        return [max((vector[number] for _, vector in own), default=0.0) for number in range(H)]
-    weights = [number if pooling == "weighted_mean" else 1 for number, _ in own]
-    total = math.sqrt(sum(weights)) if pooling == "mean_sqrt_len" else sum(weights)
-    return [sum(weight * vector[number] for weight, (_, vector) in zip(weights, own)) / total for number in range(H)]
+        return text[0 if pooling == "cls" else -1]
+    if pooling == "max":
+        return [max(vector[number] for vector in text) for number in range(H)]
+    weights = [number if pooling == "weighted_mean" else 1 for number, _ in enumerate(text, 1)]
+    return [sum(weight * vector[number] for weight, vector in zip(weights, text)) / sum(weights) for number in range(H)]
 
 
-@pytest.mark.parametrize("unpooled", [0, 2, 3])
 @pytest.mark.parametrize("pooling", POOLINGS)
 @pytest.mark.parametrize("silent", [None, (1, 0, 2)])
-def test_a_text_is_pooled_over_the_tokens_that_are_looked_at_and_not_of_its_prefix(pooling, unpooled, silent):
+def test_a_text_is_pooled_over_the_tokens_that_are_looked_at(pooling, silent):
     for normalise in (False, True) if pooling in ("cls", "mean") else (False,):
-        head = PoolingHead(pooling=pooling, normalise=normalise, pool_prefix=False)
-        head.unpooled_tokens = {"query": unpooled}
+        head = PoolingHead(pooling=pooling, normalise=normalise)
         output = head(states(), tokens("query", silent)).vectors
         for actual, text, quiet in zip(output, rows(states()), silent or (0, 0, 0), strict=True):
             seen = text if pooling == "cls" else text[: len(text) - quiet]
-            expected = pool_plainly(pooling, seen, unpooled)
+            expected = pool_plainly(pooling, seen)
             assert actual.tolist() == pytest.approx(unit(expected) if normalise and any(expected) else expected, abs=1e-6)
 
 
@@ -161,15 +157,11 @@ def test_tokenwise_is_one_linear_map_without_bias_and_of_length_1_if_normalised(
     "options, side, kept",
     [
         ({}, "document", [[0, 1, 2, 3, 4], [0, 1, 2], [0, 1, 2, 3]]),
-        ({"separator": False}, "document", [[0, 1, 2, 3], [0, 1], [0, 1, 2]]),
-        ({"separator": False}, "query", [[0, 1, 2, 3], [0, 1], [0, 1, 2]]),
         ({"punctuation": False}, "document", [[0, 1, 3, 4], [0, 1, 2], [0, 3]]),
         ({"punctuation": False}, "query", [[0, 1, 2, 3, 4], [0, 1, 2], [0, 1, 2, 3]]),
-        ({"separator": False, "punctuation": False}, "document", [[0, 1, 3], [0, 1], [0]]),
-        ({"separator": False, "punctuation": False}, "query", [[0, 1, 2, 3], [0, 1], [0, 1, 2]]),
     ],
 )
-def test_separator_and_punctuation_are_dropped_where_asked(options, side, kept):
+def test_punctuation_is_dropped_where_asked(options, side, kept):
     every = vectors(make_head()(states(), tokens(side)))
     output = vectors(make_head(**options)(states(), tokens(side)))
     for actual, text, positions in zip(output, every, kept, strict=True):
@@ -177,15 +169,15 @@ def test_separator_and_punctuation_are_dropped_where_asked(options, side, kept):
 
 
 def test_every_text_keeps_a_token():
-    """Even if the first token is dropped, as in vocabularies with one special token for both ends."""
-    signs = SpecialTokens(SEP, SEP, MASK, None, None, punctuation=(COMMA,))
-    texts = PackedTokens.from_lists([[SEP, COMMA, SEP], [SEP, SEP]], "document")
-    head = TokenVectorHead(H, signs, dimension=4, separator=False, punctuation=False)
+    """Even one that is dropped elsewhere."""
+    signs = SpecialTokens(COMMA, COMMA, MASK, None, None, punctuation=(COMMA,))
+    texts = PackedTokens.from_lists([[COMMA, COMMA, COMMA], [COMMA, COMMA]], "document")
+    head = TokenVectorHead(H, signs, dimension=4, punctuation=False)
     assert head(states()[:5], texts).starts.tolist() == [0, 1, 2]
 
 
 def test_gradients_reach_the_states_through_every_option():
     leaf_states = states().requires_grad_()
-    make_head(separator=False, normalise=True)(leaf_states, tokens()).vectors.sum().backward()
-    dropped = torch.tensor([number == SEP for text in IDS for number in text])
+    make_head(punctuation=False, normalise=True)(leaf_states, tokens("document")).vectors.sum().backward()
+    dropped = torch.tensor([number in (COMMA, 7) for text in IDS for number in text])
     assert bool((leaf_states.grad[dropped] == 0).all()) and bool((leaf_states.grad[~dropped].abs().sum(-1) > 0).all())

@@ -1,7 +1,5 @@
 """Routed feed-forward experts: chosen experts, outputs, and gradients of the gate."""
 
-import copy
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -85,18 +83,18 @@ def forward(experts_layer, x, packed, block, seed=9):
 
 
 @pytest.mark.parametrize("routing", ["sequence", "token"])
-@pytest.mark.parametrize("gradient, expert_ln", [("switch", True), ("full", True), ("full", False), ("pair", True)])
-def test_outputs_and_gradients_are_those_of_the_formula(routing, gradient, expert_ln):
+@pytest.mark.parametrize("gradient", ["switch", "full", "pair"])
+def test_outputs_and_gradients_are_those_of_the_formula(routing, gradient):
     """`switch`: the term of the chosen expert. `full` (TASER, appendix A): y = Σ z_i · expert_i(h); an expert ends with its own
-    normalisation, or the one of all follows. `pair`: ½ (1 - p_m) (l_j - l_m) times the difference of the two outputs, j the second best of
+    normalisation. `pair`: ½ (1 - p_m) (l_j - l_m) times the difference of the two outputs, j the second best of
     the Gumbel sample; the output is m's."""
-    layer = mixture(routing, gradient=gradient, expert_ln=expert_ln, temperature=0.7)
+    layer = mixture(routing, gradient=gradient, temperature=0.7)
     x, block, packed = states()
     x.requires_grad_()
     output = forward(layer, x, packed, block)
     logits, weights = sampled_weights(layer, x, packed)
     if gradient == "full":
-        by_hand = oracles.straight_through(layer.experts, x, weights, shared_norm=not expert_ln)
+        by_hand = oracles.straight_through(layer.experts, x, weights)
     elif gradient == "switch":
         strength, choice = weights.max(-1)
         by_hand = oracles.routed_feedforward(layer.experts, x, choice, 1.0 + strength - strength.detach())
@@ -189,15 +187,6 @@ def test_gumbel_noise_draws_experts_as_often_as_their_probabilities_say():
     weights = router.gumbel_softmax(logits.expand(40_000, 3), 1.0, router.uniform_like(logits.expand(40_000, 3)))
     counts = torch.bincount(weights.argmax(-1), minlength=3) / 40_000
     assert torch.allclose(counts, logits.softmax(0), atol=0.01) and torch.allclose(weights.sum(-1), torch.ones(40_000), atol=1e-5)
-
-
-def test_experts_share_a_normalisation_if_they_are_told_to():
-    apart, together = mixture("role", 2), RoutedFeedForward(FeedForward(SHAPE), experts=2, routing="role", expert_ln=False)
-    count = {layer: sum(parameter.numel() for parameter in layer.parameters()) for layer in (apart, together)}
-    assert count[apart] - count[together] == 2 * SHAPE.hidden
-    assert together.experts[0].norm is together.experts[1].norm
-    copied = copy.deepcopy(together)
-    assert copied.experts[0].norm is copied.experts[1].norm and copied.experts[0].norm is not together.experts[0].norm
 
 
 def test_one_gate_for_all_layers_one_for_each_or_none_for_roles():

@@ -14,19 +14,16 @@ def routed_feedforward(experts, states, choice, weight=None):
     return torch.stack(rows)
 
 
-def straight_through(experts, states, weights, shared_norm):
-    """Σ z_i · expert_i(h) with the one-hot z whose gradient is that of `weights` [T, I]: over whole experts, or before their one norm."""
+def straight_through(experts, states, weights):
+    """Σ z_i · expert_i(h) with the one-hot z whose gradient is that of `weights` [T, I]."""
     rows = []
     for state, row in zip(states, weights, strict=True):
         hard = torch.zeros_like(row)
         hard[row.argmax()] = 1.0
         strengths = hard + row - row.detach()
         changes = [layer.down(layer.activation(layer.up(state))) for layer in experts]
-        if shared_norm:
-            rows.append(experts[0].norm(state + sum(strengths[number] * change for number, change in enumerate(changes))))
-        else:
-            wholes = [layer.norm(state + change) for layer, change in zip(experts, changes, strict=True)]
-            rows.append(sum(strengths[number] * whole for number, whole in enumerate(wholes)))
+        wholes = [layer.norm(state + change) for layer, change in zip(experts, changes, strict=True)]
+        rows.append(sum(strengths[number] * whole for number, whole in enumerate(wholes)))
     return torch.stack(rows)
 
 

@@ -1,4 +1,4 @@
-"""What config.json and the flags show to be wrong is refused by a dry run, and by a run before it reads texts or fits a head."""
+"""What config.json and the flags show to be wrong is refused before texts are read or a head is fitted, by a dry run too."""
 
 import json
 import shutil
@@ -18,14 +18,10 @@ REFUSED = [  # a stage of six layers without a vocabulary head, its flags, and w
     ("finetune", "--arch dense --objective lce --negatives 0", "--negatives 0"),
     ("finetune", "", "plain weights; name an architecture: --arch"),
     ("pretrain", "--arch came:shared_layers=9", "came:shared_layers=9: the encoder has 6 layers"),
-    ("pretrain", "--arch came:shared_layers=4", "came cannot be pre-trained as one encoder"),
-    ("pretrain", "--arch dense:head=false", "pre-training needs a vocabulary head"),
     ("pretrain", "--objective cotmay", "did you mean"),
     ("pretrain", "--objective mote", "--queries: missing; moeir generate-queries writes them (--objective mote)"),
-    ("pretrain", "--objective cotmae-qc:layers=0 --queries corpus.jsonl", "layers=0"),
     ("pretrain", "--queries corpus.jsonl", "--queries: given, but the objective uses none (--objective mlm)"),
     ("pretrain", "--document-length 65", "--document-length 65: expected 3 to 64"),
-    ("pretrain", "--group-rate router=1", "--group-rate router: matches no parameter name"),
 ]
 COMMANDS = {
     "init": "--corpus corpus.jsonl",
@@ -50,7 +46,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def assert_refused(moeir, stage, model, flags, words):
-    for dry in ((), ("--dry-run",)):
+    for dry in ((), ("--dry-run",)) if stage != "init" else ((),):
         result = moeir(stage, "--model", model, *COMMANDS[stage].split(), *flags.split(), "--output", "output", *dry)
         assert result.code in (2, 4) and words in result.stderr, (dry, result)
         assert len(result.stderr.splitlines()) == 1, result.stderr

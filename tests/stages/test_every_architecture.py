@@ -17,8 +17,8 @@ NAMES = [variant.name for variant in variants.list_variants("architectures") if 
 PLAIN = [f"{name}:{SMALL_SIZES[name]}" if name in SMALL_SIZES else name for name in NAMES]
 VARIED = [
     "dense:encoders=separate", "splade:activation=log1p_relu", "coil:dim=8,cls_dim=0", "mote:encoders=siamese",
-    "mote:similarity=dense", "mote:similarity=sparse,sparse_head=raw", "taser:routing=shared",
-    "taser:routing=token,gates=per_layer", "sbmoe:inference=all", "sbmoe:inference=random,gate=random",
+    "mote:similarity=dense", "mote:similarity=sparse", "taser:routing=shared",
+    "taser:routing=token,gates=per_layer", "sbmoe:inference=all", "sbmoe:gate=random",
     "colbert:dim=8,markers=true,augmentation=true,normalise=true,punctuation=false",
 ]  # fmt: skip
 COMBINED = [

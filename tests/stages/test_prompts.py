@@ -14,7 +14,7 @@ PROMPTS = {"sts": "a bat: ", "Retrieval-query": "who hunts: "}
 
 def build(model: Path, output: Path, *flags: object) -> CommandResult:
     flags = ("--document-prefix", "an owl: ", *(part for name, text in PROMPTS.items() for part in ("--prompt", f"{name}={text}")), *flags)
-    return run_in_process("init", "--model", model, "--arch", "dense:pooling=mean,pool_prefix=false", *flags, "--output", output)
+    return run_in_process("init", "--model", model, "--arch", "dense:pooling=mean", *flags, "--output", output)
 
 
 @pytest.fixture(scope="module")

@@ -188,11 +188,13 @@ def test_a_dimension_is_cut_encoded_searched_and_taken_back(arch, moeir, toy, ti
         assert result.code == code, result.stderr
         return result.stderr
 
-    lengths = ("--query-length", 16, "--document-length", 32)
+    lengths, name = ("--query-length", 16, "--document-length", 32), arch.partition(":")[0]
     run("init", "--model", tiny_model_with_head, "--arch", arch, *lengths, output="whole")
-    run("init", "--model", tmp_path / "whole", "--dimension", 8, output="cut")
-    run("init", "--model", tmp_path / "cut", "--dimension", 32, output="again")
-    assert "dimension=33: expected 1 to 32" in run("init", "--model", tmp_path / "cut", "--dimension", 33, output="x", code=2)
+    run("init", "--model", tmp_path / "whole", "--arch", f"{name}:dimension=8", output="cut")
+    run("init", "--model", tmp_path / "cut", "--arch", f"{name}:dimension=32", output="again")
+    assert "dimension=33: expected 1 to 32" in run(
+        "init", "--model", tmp_path / "cut", "--arch", f"{name}:dimension=33", output="x", code=2
+    )
     whole, short, again = (open_checkpoint(tmp_path / name) for name in ("whole", "cut", "again"))
     state = whole.architecture.state_dict()
     assert all(torch.equal(value, state[name]) for name, value in short.architecture.state_dict().items())

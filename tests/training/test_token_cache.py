@@ -32,7 +32,7 @@ CHECKPOINTS = {
     "separate": ("dense:head=false,encoders=separate", PREFIXED),
     "splade": ("splade", SHORT),
     "came": ("came:shared_layers=2,local_dim=8", PREFIXED),
-    "came with signs": ("came:shared_layers=2,local_dim=8,markers=true,augmentation=true", PREFIXED),
+    "colbert with signs": ("colbert:dim=8,markers=true,augmentation=true", PREFIXED),
     "mote": ("mote", SHORT),
     "taser": ("taser:routing=token", SHORT),
     "sbmoe": ("sbmoe:experts=2", SHORT),

@@ -142,7 +142,7 @@ def read_weights(folder: Path, config: MutableMapping[str, Any], *, device: str 
     """Read all weights of a folder in float32, under our names; on `meta` only their shapes."""
     has_own_names = uses_transformers(config)
     if has_own_names and config.get("model_type") != "moeir":
-        return dict(read_encoder(folder, config=config, device=device).state_dict())
+        return dict(read_encoder(folder, config=config).state_dict())
     read_file = read_header if device == "meta" else read_tensors
     loaded = {key: tensor for name in list_weight_files(folder) for key, tensor in read_file(folder / name).items()}
     own_names = dict(zip(loaded, loaded, strict=True))
@@ -216,9 +216,7 @@ def make_encoder(config: MutableMapping[str, Any], folder: Path, *, vocabulary_h
     return encoder
 
 
-def read_encoder(
-    folder: Path, *, vocabulary_head: bool | None = False, config: MutableMapping[str, Any] | None = None, device: str = "cpu"
-) -> Encoder:
+def read_encoder(folder: Path, *, vocabulary_head: bool | None = False, config: MutableMapping[str, Any] | None = None) -> Encoder:
     """Load an encoder from a folder of plain weights; `vocabulary_head=None` loads the head if the folder has one, as is always done for
     a model of transformers. `config` is the folder's config.json if it is read already; what a probe finds is noted there.
 
@@ -227,21 +225,15 @@ def read_encoder(
     """
     config = read_config(folder) if config is None else config
     if uses_transformers(config):
-        with torch.device(device):
-            tools = _import_transformers()
-            if device == "meta":
-                opened: Encoder = tools.read_transformers_sizes(folder, config)
-            else:
-                opened = tools.read_transformers_encoder(folder, config)
+        opened: Encoder = _import_transformers().read_transformers_encoder(folder, config)
         return opened
     names = import_family(config, folder).NAMES
-    weights = read_weights(folder, config, device=device)
+    weights = read_weights(folder, config)
     has_head = any(name.startswith("vocabulary_head.") for name in weights)
     with_head = has_head if vocabulary_head is None else vocabulary_head
     encoder_config = parse_encoder_config(config, folder)
     check_sizes(folder, encoder_config, weights)
-    with torch.device(device):
-        encoder = Encoder(encoder_config, vocabulary_head=with_head)
+    encoder = Encoder(encoder_config, vocabulary_head=with_head)
     encoder.name_map = names
     expected = encoder.state_dict()
     needed = [name for name in expected if has_head or not name.startswith("vocabulary_head.")]

@@ -3,23 +3,77 @@
 import inspect
 import logging
 import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
 import typer
 from typer.core import TyperCommand
 
 from moeir import __version__, console, settings
-from moeir.errors import MoeirError, is_out_of_memory
+from moeir.errors import MoeirError, UsageError, is_out_of_memory
 from moeir.parsing import escape_controls, shorten_message
 from moeir.stages import STAGES, base, stage_class
 
 BUG, PACKAGE = 70, Path(__file__).parent  # exit code of an error that nobody foresaw: EX_SOFTWARE of sysexits.h
 
+COMMANDS_ELSEWHERE = {  # what other tools call our commands
+    **dict.fromkeys(("train", "fine-tune", "train-reranker"), "finetune"),
+    **dict.fromkeys(("retrieve", "query"), "search"),
+    **dict.fromkeys(("embed", "vectorize", "encode-corpus"), "encode"),
+    **dict.fromkeys(("eval", "trec-eval", "trec_eval", "significance"), "evaluate"),
+    **dict.fromkeys(("mine", "hard-negatives", "mine-hard-negatives", "negatives"), "mine-negatives"),
+    **dict.fromkeys(("merge", "combine", "hybrid"), "fuse"),
+    **dict.fromkeys(("doc2query", "generate"), "generate-queries"),
+    **dict.fromkeys(("plot", "dashboard"), "report"),
+    **dict.fromkeys(("inspect", "show", "describe", "stats"), "info"),
+    **dict.fromkeys(("build-index", "build"), "index"),
+    **dict.fromkeys(("rescore", "score"), "rerank"),
+    **dict.fromkeys(("validate", "lint"), "check"),
+    **dict.fromkeys(("import", "transform"), "convert"),
+    **dict.fromkeys(("models", "list", "architectures"), "variants"),
+    **dict.fromkeys(("pre-train", "pretraining"), "pretrain"),
+}
+FLAGS_ELSEWHERE = {  # what other tools call our flags; those that mean the same are aliases instead
+    **dict.fromkeys(("--lr", "--rate"), ("--learning-rate",)),
+    **dict.fromkeys(("--fp16", "--bf16", "--half", "--precision", "--amp", "--mixed-precision"), ("--dtype",)),
+    **dict.fromkeys(("--per-device-train-batch-size", "--per-device-batch-size", "--train-batch-size", "--bs"), ("--batch-size",)),
+    **dict.fromkeys(("--batch-size", "--batch", "--per-device-eval-batch-size"), ("--batch-size", "--max-tokens")),
+    **dict.fromkeys(("--train-group-size", "--train-n-passages", "--num-negatives", "--hard-negatives"), ("--negatives",)),
+    **dict.fromkeys(("--topk", "--top-k", "--num-hits", "--limit", "--k"), ("--depth",)),
+    **dict.fromkeys(("--collection", "--documents", "--passages", "--docs"), ("--corpus",)),
+    **dict.fromkeys(("--judgements", "--judgments", "--qrel"), ("--qrels",)),
+    **dict.fromkeys(("--loss", "--loss-function", "--objective-function"), ("--objective",)),
+    **dict.fromkeys(("--model-type", "--architecture"), ("--arch",)),
+    **dict.fromkeys(("--checkpoint", "--ckpt", "--pretrained"), ("--model",)),
+    **dict.fromkeys(("--gpu", "--gpus", "--num-gpus", "--cuda", "--cpu"), ("--device",)),
+    **dict.fromkeys(("--num-workers", "--workers"), ("--threads",)),
+    **dict.fromkeys(("--output-dir", "--out", "--save"), ("--output",)),
+    **dict.fromkeys(("--overwrite", "--overwrite-output-dir"), ("--force",)),
+    **dict.fromkeys(("--engine-type", "--index-type", "--backend"), ("--engine",)),
+    **dict.fromkeys(("--fusion", "--normalization"), ("--method", "--fuse")),
+    **dict.fromkeys(("--query-max-len", "--q-max-len", "--max-query-length", "--query-maxlen"), ("--query-length",)),
+    **dict.fromkeys(("--passage-max-len", "--p-max-len", "--max-passage-length", "--doc-maxlen"), ("--document-length",)),
+    **dict.fromkeys(("--max-length", "--max-seq-length"), ("--document-length",)),
+    **dict.fromkeys(("--pooling", "--normalize", "--normalise", "--similarity", "--scale"), ("--arch",)),
+    **dict.fromkeys(("--save-steps", "--save-strategy"), ("--save-minutes",)),
+    **dict.fromkeys(("--train-file", "--train-dir", "--train-data", "--train-path"), ("--train",)),
+}
+FLAG_ADVICE = {  # what another tool's flag is here, where a flag's name does not say it
+    **dict.fromkeys(("--per-device-train-batch-size", "--per-device-batch-size"), "it counts the queries of all processes together"),
+    **dict.fromkeys(("--train-group-size", "--train-n-passages"), "it does not count the positive: a group of 8 is --negatives 7"),
+    **dict.fromkeys(("--pooling", "--normalize", "--normalise"), "it is an option of the architecture: dense:pooling=mean,normalise=true"),
+    "--scale": "it is an option of the architecture: dense:normalise=true,scale=20",
+    **dict.fromkeys(("--resume-from-checkpoint", "--resume"), "the same command continues an unfinished output by itself"),
+    **dict.fromkeys(("--do-train", "--do-eval"), "each command is one stage; leave it out"),
+}
 FIRST_GROUPS, LAST_GROUPS = ("Arguments", "Inputs"), ("Options", "Speed and memory", "Saving and logging", "Output", "Every stage")
 NAME_WIDTH = 30  # of the flags in a help page, unless a flag is longer
 METAVARS = {"int": "N", "float": "X", "str": "TEXT", "Path": "PATH"}
@@ -173,6 +227,8 @@ def _exit_code(arguments: list[str]) -> int:
 
 def _invoke(arguments: list[str]) -> int:
     """Invoke without typer's own handling of broken pipes and Ctrl-C, which hides both."""
+    if arguments and (known := COMMANDS_ELSEWHERE.get(arguments[0].lower())):
+        raise UsageError(f"moeir has no command {arguments[0]!r}; did you mean {known!r}? (see moeir {known} --help)")
     stages: Sequence[str] = STAGES
     if arguments and arguments[0] in STAGES:
         stages = arguments[:1]  # to build the others takes longer than many a stage
@@ -181,11 +237,34 @@ def _invoke(arguments: list[str]) -> int:
         arguments = [*stages, *spread_values(stage_settings, arguments[1:])]
     command = typer.main.get_command(build_app(stages))
     try:
-        with command.make_context("moeir", list(arguments)) as context:
+        with _keep_ctrl_c(), command.make_context("moeir", list(arguments)) as context:
             command.invoke(context)
     except typer.Exit as end:
         return int(end.exit_code)
     return 0
+
+
+@contextmanager
+def _keep_ctrl_c() -> Iterator[None]:
+    """Ctrl-C ends the block with KeyboardInterrupt, also where native code turns that into an error of its own."""
+    presses: list[int] = []
+
+    def count_and_raise(number: int, frame: FrameType | None) -> None:
+        presses.append(number)
+        signal.default_int_handler(number, frame)
+
+    is_default = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if is_default:
+        signal.signal(signal.SIGINT, count_and_raise)
+    try:
+        yield
+    except Exception as problem:
+        if presses:
+            raise KeyboardInterrupt from problem
+        raise
+    finally:
+        if is_default:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def spread_values(stage_settings: Sequence[settings.Setting], arguments: Sequence[str]) -> Iterator[str]:
@@ -229,8 +308,18 @@ def _report_usage_error(problem: typer.TyperException) -> int:
         return problem.exit_code
     context = getattr(problem, "ctx", None)
     path = context.command_path.strip() if context else "moeir"
+    flag = str(getattr(problem, "option_name", ""))
+    answers = (f"did you mean {similar}?" if context and (similar := _find_flag(flag, context.command)) else "", FLAG_ADVICE.get(flag, ""))
+    if any(answers):
+        message = " ".join((f"No such option: {flag};", *filter(None, answers)))
     log.error("%s: %s (see %s --help)", path, shorten_message(message), path)
     return problem.exit_code
+
+
+def _find_flag(flag: str, command: Any) -> str | None:
+    """The flag of a command that has the meaning of another tool's `flag`."""
+    own = {name for parameter in command.params for name in parameter.opts}
+    return next((name for name in FLAGS_ELSEWHERE.get(flag, ()) if name in own), None)
 
 
 def _report_bug(problem: BaseException) -> int:

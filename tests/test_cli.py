@@ -241,9 +241,29 @@ def test_a_dry_run_says_what_it_would_do_and_does_nothing(stage, folder, moeir, 
 SOURCES = ("--model", "--corpus", "--queries", "--train", "--qrels", "--encodings", "--index", "--training", "--input")
 
 
-def test_a_misspelt_flag_leads_to_the_nearest(moeir):
-    answer = "moeir fuse: No such option: --mehtod (Possible options: --method) (see moeir fuse --help)\n"
-    assert moeir("fuse", "--mehtod", "rrf") == (2, "", answer)
+@pytest.mark.parametrize("command, answer", [
+    ("train", "error: moeir has no command 'train'; did you mean 'finetune'? (see moeir finetune --help)"),
+    ("finetune --lr 1e-5", "moeir finetune: No such option: --lr; did you mean --learning-rate? (see moeir finetune --help)"),
+    ("encode --per_device_eval_batch_size 8",
+     "moeir encode: No such option: --per-device-eval-batch-size; did you mean --max-tokens? (see moeir encode --help)"),
+    ("finetune --train_group_size 8", "moeir finetune: No such option: --train-group-size; did you mean --negatives? "
+     "it does not count the positive: a group of 8 is --negatives 7 (see moeir finetune --help)"),
+    ("finetune --pooling mean", "moeir finetune: No such option: --pooling; did you mean --arch? "
+     "it is an option of the architecture: dense:pooling=mean,normalise=true (see moeir finetune --help)"),
+    ("finetune --resume_from_checkpoint x", "moeir finetune: No such option: --resume-from-checkpoint; "
+     "the same command continues an unfinished output by itself (see moeir finetune --help)"),
+    ("evaluate --fp16", "moeir evaluate: No such option: --fp16 (see moeir evaluate --help)"),
+    ("fuse --mehtod rrf", "moeir fuse: No such option: --mehtod (Possible options: --method) (see moeir fuse --help)"),
+])  # fmt: skip
+def test_words_of_other_tools_lead_to_ours(command, answer, moeir):
+    assert moeir(*command.split()) == (2, "", answer + "\n")
+
+
+def test_a_word_of_another_tool_is_none_of_ours_and_leads_to_one_that_is():
+    assert not set(cli.COMMANDS_ELSEWHERE) & set(cli.STAGES) and set(cli.COMMANDS_ELSEWHERE.values()) <= set(cli.STAGES)
+    all_settings = [setting for stage in cli.STAGES for setting in settings.list_settings(cli.stage_class(stage))]
+    flags = {"--force", *(name for setting in all_settings for name in (setting.flag, *setting.aliases))}
+    assert {flag for flags_here in cli.FLAGS_ELSEWHERE.values() for flag in flags_here} <= flags
 
 
 def test_a_flag_may_be_written_with_underscores_as_in_other_tools(folder, moeir):

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ from moeir import console
 from moeir.evaluation import tables
 from moeir.parsing import escape_controls, shorten_message
 from moeir.stages.evaluate import Evaluate
+from tests.conftest import run_in_subprocess
 
 UNMAPPED = "libtorch_cpu.so: failed to map segment from shared object"
 
@@ -35,6 +37,42 @@ def test_an_error_that_nobody_foresaw_is_one_line_with_its_place_unless_memory_h
         return
     assert result.code == 70 and printed.count("\n") == 1 and "\x1b" not in printed and len(printed) < 5_000
     assert printed.startswith(f"error: {type(error).__name__} at base.py:") and "this is a bug of moeir; please report" in printed
+
+
+def test_ctrl_c_is_ctrl_c_also_where_native_code_makes_an_error_of_it(monkeypatch, moeir):
+    def read_natively(self):
+        try:
+            signal.raise_signal(signal.SIGINT)  # in this thread, at once
+        except KeyboardInterrupt:
+            raise ValueError("could not determine the shape of object type 'torch.storage.UntypedStorage'") from None
+
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # whatever an earlier test has left
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    monkeypatch.setattr(Evaluate, "check", read_natively)
+    result = moeir("evaluate", "--run", "x.trec", "--qrels", "q.tsv")
+    assert (result.code, result.stderr) == (130, "stopped; the same command continues, or starts over\n")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+INTERRUPTED_IMPORT = """
+import builtins, os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler if sys.argv.pop() == "heard" else signal.SIG_IGN)
+import_module = builtins.__import__
+def interrupt(name, *arguments):
+    if name == "typer":
+        os.kill(os.getpid(), signal.SIGINT)
+    return import_module(name, *arguments)
+builtins.__import__ = interrupt
+from moeir.__main__ import run_command_line
+run_command_line()
+"""
+
+
+def test_ctrl_c_while_the_command_line_is_imported_is_one_line_unless_it_is_ignored():
+    result = run_in_subprocess("--version", "heard", program=INTERRUPTED_IMPORT)
+    assert (result.code, result.stdout, result.stderr) == (130, "", "stopped; the same command starts over\n")
+    result = run_in_subprocess("--version", "ignored", program=INTERRUPTED_IMPORT)
+    assert (result.code, result.stderr) == (0, "") and result.stdout.startswith("moeir ")
 
 
 def test_a_log_line_stays_a_line(capsys):

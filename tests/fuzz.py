@@ -75,7 +75,7 @@ CONFIGS = (  # of each
 )
 SPECS = (
     "came:shared_layers=3,pooling=mean,global_scale=20", "rrf:constant=60", "linear:weights=0.5+-1e-3+2", "faiss:rescore=true",
-    "inverted:quantise=8", "competitive:temperature=0.5", "contrastive", "mlm:rate=0.3", "taser:routing=token,experts=4", "qdrant",
+    "bm25:k1=0.9", "competitive:temperature=0.5", "contrastive", "mlm:rate=0.3", "taser:routing=token,experts=4", "qdrant",
 )  # fmt: skip
 TOKENS = (
     b"null", b"true", b"-1", b"0", b"1e999", b"-1e-400", b"NaN", b"Infinity", b"9223372036854775808", b"18446744073709551616", b"9" * 400,

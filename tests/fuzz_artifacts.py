@@ -28,7 +28,6 @@ HEADER = "header.json"  # stands for the header of the model.safetensors beside 
 LARGEST = 20_000  # bytes of a file that is mutated
 ENGINES: dict[str, tuple[str, ...]] = {
     "exact": (),
-    "approximate": ("lexical=inverted:quantise=8",),
     "scan": ("lexical=scan", "local=scan", "global=scan"),
 }
 FAMILIES: dict[str, dict[str, Any]] = {

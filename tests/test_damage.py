@@ -10,10 +10,7 @@ import pytest
 from tests.conftest import CommandResult, run_in_process
 
 DAMAGES = ("flip", "other flip", "empty", "short")
-ENGINES = {
-    "inverted": "lexical=inverted:quantise=8",
-    "faiss": "global=faiss:factory=Flat,rescore=true",
-}
+ENGINES = {"faiss": "global=faiss:factory=Flat,rescore=true"}
 
 
 @pytest.fixture(scope="module", params=["encodings", "exact", "bm25", *ENGINES])

@@ -48,7 +48,7 @@ class Postings:
 
     The lists of term t are lists[t] to lists[t + 1]: windows int32, and begins and ends int64 in `offsets` (uint16, documents within
     their window) and `steps` (uint8, descending: the weight is in (step − 1, step] · highest[t] / 255). Documents: starts int64 [N + 1],
-    terms [nnz], and weights float32 or, if only steps are stored, uint8. highest float32 [V].
+    terms [nnz], and weights float32. highest float32 [V].
     """
 
     lists: np.ndarray
@@ -66,13 +66,11 @@ class Postings:
     plain_entries: int = 0  # how many terms of documents have been compared by numpy
 
     @classmethod
-    def from_files(
-        cls, arrays: ArrayFolder, window: int, documents: int, vocabulary: int, *, signed: bool = False, steps_only: bool = False
-    ) -> "Postings":
+    def from_files(cls, arrays: ArrayFolder, window: int, documents: int, vocabulary: int, *, signed: bool = False) -> "Postings":
         """From memory maps; ArtifactError if they are not arrays of these sizes, or point outside each other."""
         if not 1 <= window <= WINDOW_SIZE:
             raise ValueError(f"a window of {window} documents")
-        dtypes = _column_dtypes(vocabulary, steps_only)
+        dtypes = _column_dtypes(vocabulary)
         terms = arrays.read("terms", dtypes["terms"], (None,), below=vocabulary)
         windows = arrays.read("windows", dtypes["windows"], (None,), below=-(-documents // window))
         starts = arrays.read_offsets("starts", documents, len(terms), "engine.json and terms.npy")
@@ -172,7 +170,7 @@ class Postings:
             return every[hits], values
         from moeir.indexes.postings_search import MAX_SCAN, SCAN_BLOCK, scan_windows
 
-        count, highest = len(query.terms), query.weights * self._scales[query.terms]
+        count, highest = len(query.terms), query.weights * self.highest[query.terms]
         unit = float(highest.sum()) / (MAX_SCAN - count - 1)  # the score of one scan unit
         table = np.ceil(highest[:, None] / (STEPS * unit or 1.0) * np.arange(STEPS + 1)).clip(min=1).astype(np.uint16)
         table[:, 0] = 0
@@ -195,14 +193,14 @@ class Postings:
         from moeir.indexes.postings_search import score_rows
 
         scores = np.empty(len(rows), np.float32)
-        score_rows(rows, self.starts, self.terms, self.weights, self._shift, query.is_present, query.weight_by_term, scores)
+        score_rows(rows, self.starts, self.terms, self.weights, query.is_present, query.weight_by_term, scores)
         return scores
 
     def _sum_products(self, query: Query, positions: Any, owners: np.ndarray, count: int) -> np.ndarray:
         """`_score_rows` by numpy, of `count` documents whose terms are at `positions` [nnz], of the documents `owners` [nnz], ascending."""
         terms = self.terms[positions]
         shared = np.flatnonzero(query.is_present[terms])
-        products = query.weight_by_term[terms[shared]] * (self.weights[positions][shared].astype(np.float64) - self._shift)
+        products = query.weight_by_term[terms[shared]] * self.weights[positions][shared].astype(np.float64)
         with np.errstate(over="ignore"):  # to infinity, as compiled loops do
             scores: np.ndarray = (np.bincount(owners[shared], products, count) + 0.0).astype(np.float32)  # −0 becomes 0
         scores[np.bincount(owners[shared], minlength=count) == 0] = np.nan
@@ -210,18 +208,9 @@ class Postings:
 
     def _is_scannable(self, query: Query) -> bool:
         """Whether a query can be scanned: few terms, no negative weight, and scores that float32 tells apart."""
-        highest = float((query.weights * self._scales[query.terms]).sum())
+        highest = float((query.weights * self.highest[query.terms]).sum())
         in_range = highest < MAX_SCORE and (highest > MIN_SCORE or highest == 0)
         return in_range and len(query.terms) < MAX_SCANNED_TERMS and not self.signed and not (query.weights < 0).any()
-
-    @property
-    def _shift(self) -> float:
-        return 0.5 if self.weights.dtype == np.uint8 else 0.0  # a step means its midpoint
-
-    @property
-    def _scales(self) -> np.ndarray:
-        """Value of each term's largest step in the units of `Query.weights`."""
-        return np.full(len(self.highest), STEPS, np.float32) if self._shift else self.highest
 
     def _build_query(self, queries: SparseRows, number: int) -> Query:
         """One of the queries that `_prepare_queries` returns."""
@@ -231,7 +220,7 @@ class Postings:
         return query
 
     def _prepare_queries(self, queries: SparseRows) -> SparseRows:
-        """Queries with ascending distinct terms, and float64 weights per unit of a document's stored weight; repeated terms are summed."""
+        """Queries with ascending distinct terms, and float64 weights; repeated terms are summed."""
         starts, terms, weights = queries.sort_terms()
         text_indices = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
         is_first = np.append(True, (np.diff(terms) != 0) | (np.diff(text_indices) > 0))[: len(terms)]
@@ -239,8 +228,7 @@ class Postings:
         if not is_first.all():
             weights = np.add.reduceat(weights, np.flatnonzero(is_first))
             starts, terms = np.concatenate([[0], np.cumsum(is_first)])[starts], terms[is_first]
-        units = self.highest[terms] / np.float64(STEPS) if self._shift else 1.0
-        return SparseRows(starts.astype(np.int64), terms.astype(np.int64), weights * units)
+        return SparseRows(starts.astype(np.int64), terms.astype(np.int64), weights)
 
 
 def _find_scored(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -270,10 +258,10 @@ class PostingsIndex(base.Index):
         return self._postings.score_pairs(self._query_rows(queries), query_rows, document_rows)
 
 
-def write_postings(document_windows: Iterable[SparseRows], highest: np.ndarray, folder: Path, *, steps_only: bool = False) -> None:
+def write_postings(document_windows: Iterable[SparseRows], highest: np.ndarray, folder: Path) -> None:
     """Write the arrays of `Postings`, window by window."""
     vocabulary, entry_count = len(highest), 0
-    files = {name: AppendableNpy(folder / f"{name}.npy", dtype) for name, dtype in _column_dtypes(vocabulary, steps_only).items()}
+    files = {name: AppendableNpy(folder / f"{name}.npy", dtype) for name, dtype in _column_dtypes(vocabulary).items()}
     directory: list[dict[str, np.ndarray]] = []
     files["starts"].append(np.zeros(1, np.int64))
     for window, texts in enumerate(document_windows):
@@ -284,7 +272,7 @@ def write_postings(document_windows: Iterable[SparseRows], highest: np.ndarray, 
         ends = entry_count + np.cumsum(counts[present])
         narrow = {"windows": np.full(len(present), window, np.int32), "of": present.astype(np.int32)}
         directory.append(narrow | {"begins": ends - counts[present], "ends": ends})
-        blocks = {"offsets": offsets, "steps": sorted_steps, "terms": terms, "weights": steps if steps_only else weights}
+        blocks = {"offsets": offsets, "steps": sorted_steps, "terms": terms, "weights": weights}
         for name, block in (blocks | {"starts": entry_count + starts[1:]}).items():
             files[name].append(block)
         entry_count += len(terms)
@@ -298,8 +286,8 @@ def write_postings(document_windows: Iterable[SparseRows], highest: np.ndarray, 
         file.close()
 
 
-def _column_dtypes(vocabulary: int, steps_only: bool) -> dict[str, Any]:
-    return DTYPES | ({"weights": np.uint8} if steps_only else {}) | ({"terms": np.uint16} if vocabulary <= 2**16 else {})
+def _column_dtypes(vocabulary: int) -> dict[str, Any]:
+    return DTYPES | ({"terms": np.uint16} if vocabulary <= 2**16 else {})
 
 
 def _quantise_weights(weights: np.ndarray, highest: np.ndarray) -> np.ndarray:

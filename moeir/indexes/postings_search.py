@@ -73,18 +73,16 @@ def _find_largest(scans: Any) -> Any:
 
 
 @njit_cached(nogil=True)
-def score_rows(
-    rows: Any, starts: Any, terms: Any, weights: Any, shift: float, is_query_term: Any, query_weights: Any, scores: Any
-) -> None:
+def score_rows(rows: Any, starts: Any, terms: Any, weights: Any, is_query_term: Any, query_weights: Any, scores: Any) -> None:
     """Scores of the documents rows [n] -> float32 [n], NaN for one that shares no term with the query.
 
-    `shift` is subtracted from the documents' weights; is_query_term bool [V], for the nearest cache, and query_weights float64 [V].
+    is_query_term bool [V], for the nearest cache, and query_weights float64 [V].
     """
     for i in range(len(rows)):
         total, is_shared = 0.0, False
         for entry in range(starts[rows[i]], starts[rows[i] + 1]):
             term = terms[entry]
             if is_query_term[term]:
-                total += query_weights[term] * (np.float64(weights[entry]) - shift)
+                total += query_weights[term] * np.float64(weights[entry])
                 is_shared = True
         scores[i] = np.float32(total + 0.0) if is_shared else np.nan  # −0 becomes 0

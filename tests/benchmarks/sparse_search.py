@@ -91,7 +91,6 @@ def _matrix(texts: Sparse) -> matrices.csr_array:
 
 BUILDERS: dict[str, Callable[[Sparse, Sparse, int], tuple[Search, int]]] = {
     "ours": lambda *given: build_engine(Inverted(), *given),
-    "ours, quantise=8": lambda *given: build_engine(Inverted(quantise=8), *given),
     "scipy": build_scipy,
     "sums": build_posting_sums,
 }

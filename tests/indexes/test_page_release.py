@@ -14,7 +14,7 @@ from tests.representations.test_representations import random_texts
 
 @pytest.mark.parametrize(
     ("spec", "kind"),
-    [("flat", "dense"), ("inverted", "sparse"), ("inverted:quantise=8", "sparse"), ("maxsim", "multivector")],
+    [("flat", "dense"), ("inverted", "sparse"), ("maxsim", "multivector")],
 )
 def test_what_is_built_and_found_is_the_same(spec, kind, tmp_path, monkeypatch):
     documents, queries = (random_texts(kind, count, 3, width=32, vocabulary=100, fewest=0) for count in (300, 20))

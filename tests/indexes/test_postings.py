@@ -1,18 +1,14 @@
 """Exact learned-sparse search over postings: what the scan rounds changes no result, and sums have one order."""
 
 import filecmp
-import math
 
 import numba
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from moeir.artifacts import memmap
-from moeir.errors import ArtifactError, DataError, UsageError
-from moeir.indexes.base import read_settings
+from moeir.errors import ArtifactError, DataError
 from moeir.indexes.bm25 import Bm25
 from moeir.indexes.inverted import Inverted
 from moeir.indexes.sparse_rows import sparse_rows
@@ -85,36 +81,6 @@ def test_a_search_may_have_read_all_files_of_the_index(tmp_path, monkeypatch):
     monkeypatch.setattr(memmap, "note_pages_read", sizes.append)
     opened.search(skewed_texts(2, 1, 20), 3)
     assert sum(np.load(path).nbytes for path in tmp_path.glob("*.npy")) in sizes
-
-
-texts = st.lists(st.dictionaries(st.integers(0, 5), st.integers(1, 900).map(lambda number: number / 64)), min_size=1, max_size=12)
-
-
-@given(texts, texts, st.integers(1, 12))
-@settings(deadline=None)
-def test_quantised_search_is_exact_over_the_middles_of_steps(queries, documents, depth):
-    highest = {term: max(text.get(term, 0.0) for text in documents) for term in range(6)}
-    rounded = [{term: (math.ceil(weight * 255 / highest[term]) - 0.5) for term, weight in text.items()} for text in documents]
-    scaled_queries = [{term: weight * (highest[term] / 255) for term, weight in text.items()} for text in queries]
-    index = build_index(_pack(documents), 64, quantise=8)
-    rows, scores = index.search(_pack(queries), depth)
-    for line, query in enumerate(scaled_queries):
-        expected = [score for _, score in oracle.top_rows(oracle.sparse(query, rounded), range(len(documents)), depth)]
-        assert [score for _, score in oracle.result_hits(rows[line], scores[line])] == pytest.approx(expected, rel=1e-6)
-
-
-def test_a_quantised_index_says_that_it_is_not_exact_and_is_smaller(tmp_path):
-    documents, queries = skewed_texts(500, 4, 12), skewed_texts(3, 5, 20)
-    for name, quantise in (("eight", 8), ("full", None)):
-        index = build_index(documents, 64, quantise=quantise)
-        index.save(tmp_path / name)
-        opened = Inverted.open(tmp_path / name)
-        assert read_settings(tmp_path / name)["exact"] is opened.exact is (quantise is None)
-        assert same_bytes(opened.search(queries, 9), index.search(queries, 9))
-    sizes = {name: (tmp_path / name / "weights.npy").stat().st_size - 128 for name in ("eight", "full")}
-    assert sizes["full"] == 4 * sizes["eight"]
-    with pytest.raises(UsageError, match="quantise must be 8 or none, not 4"):
-        Inverted(quantise=4)
 
 
 def test_an_index_saved_after_a_search_is_the_one_saved_before(tmp_path):

@@ -98,6 +98,7 @@ def _detect_columns(head: list[str], path: Path) -> str | None:
     """The format that the lines have."""
     if not head:
         return None
+    head = [line for line in head if not line.startswith("#")] or head  # comments of judgements
     delimiter = "," if lines.strip_compression_suffix(path).suffix.lower() == ".csv" else "\t"
     if (match := _match_keys(head[0].replace('"', "").split(delimiter))) in _TABLE_KEYS:
         return match

@@ -24,12 +24,14 @@ ROW_FIELDS = {  # of `hf:` and `irds:` sources, by what they hold
     "grade": ("score", "relevance", "grade", "label"),
 }
 _COLUMNS = {4: ("query", "0", "document", "grade"), 3: ("query", "document", "grade")}
-NO_COMMENTS = "expected a query whose id does not begin with #, and no comment"
 _EXPECTED_COLUMNS = "4 columns (query 0 document grade) or 3 (query document grade)"
 
 
 def read_qrels(path: Path | str) -> Qrels:
-    """Read grades by query and document: four columns (TREC), three (BEIR, with or without a header), `hf:NAME` or `irds:NAME#qrels`."""
+    """Read grades by query and document, from four columns (TREC), three (BEIR, with or without a header), `hf:NAME` or `irds:NAME#qrels`.
+
+    Blank lines and comments, which begin with `#`, are skipped, as trec_eval does.
+    """
     qrels: Qrels = {}
     name = lines.source_name(path)
     for where, (query, document, grade) in read_remote(name) if data_sources.is_remote(path) else _read_file(path, name):
@@ -78,7 +80,7 @@ class JudgementParser:
         self._name, self._width = name, 0
 
     def parse(self, line: str, number: int) -> tuple[str, str, int] | None:
-        r"""Query, document and grade of a line; None for one that is blank, or a header.
+        r"""Query, document and grade of a line; None for one that is blank, a comment, or a header.
 
         >>> parser = JudgementParser("dev.tsv")
         >>> parser.parse("query-id\tcorpus-id\tscore", 1), parser.parse("q1\towl\t2", 2)
@@ -86,10 +88,10 @@ class JudgementParser:
         """
         where, encoded = f"{self._name}:{number}", line.encode()
         columns = trec_columns.split_columns(encoded)
-        if not any(columns):
-            return None
         if line.startswith("#"):
-            raise DataError(f"{where}: {NO_COMMENTS}: {shorten_message(repr(line))}")
+            self._check_comment(line, columns, where)
+        if not any(columns) or line.startswith("#"):
+            return None
         is_markup = not self._width and not columns[-1].isdigit() and lines.describe_markup(line)
         if is_markup or len(columns) not in _COLUMNS or self._width not in (0, len(columns)):
             expected = f"{self._width} columns, as in the lines above" if self._width else _EXPECTED_COLUMNS
@@ -109,6 +111,12 @@ class JudgementParser:
         self._width = len(columns)
         return judgement
 
+    def _check_comment(self, line: str, columns: list[bytes], where: str) -> None:
+        """DataError if a line that begins with # could be a judgement as well as a comment."""
+        if line[1:2] != " " and len(columns) in _COLUMNS and columns[-1].lstrip(b"+-").isdigit():
+            problem = f"a comment, or the judgement of a query whose id begins with #: {shorten_message(repr(line))}"
+            raise DataError(f"{where}: {problem}; a comment has a space behind #, and such an id needs another name")
+
 
 def write_qrels(qrels: Mapping[str, Mapping[str, int]], path: Path | str) -> None:
     """Write judgements in TREC form, in their order; DataError for what `read_qrels` refuses."""
@@ -117,14 +125,15 @@ def write_qrels(qrels: Mapping[str, Mapping[str, int]], path: Path | str) -> Non
 
 
 def validate_judgements(rows: Iterable[tuple[Any, Any, Any]], path: Path | str) -> Iterator[tuple[str, str, int]]:
-    """Queries, documents and grades for a file of judgements; DataError for what `read_qrels` refuses there."""
+    """Queries, documents and grades for a file of judgements; DataError for what `read_qrels` refuses there, or takes as a comment."""
     name = lines.source_name(path, "standard output")
     for query, document, grade in rows:
-        if type(grade) is not int or abs(grade) > MAX_GRADE:
-            grade = parse_grade(grade, f"{name}: query {query!r}, document {document!r}")
         query_id = parse_id(query, name)
         if query_id[0] == "#":
-            raise DataError(f"{name}: {NO_COMMENTS}: {query_id!r}")
+            problem = "expected an id that does not begin with #, which marks a comment"
+            raise DataError(f"{name}: query {query!r} cannot be written to judgements: {problem}")
+        if type(grade) is not int or abs(grade) > MAX_GRADE:
+            grade = parse_grade(grade, f"{name}: query {query!r}, document {document!r}")
         yield query_id, parse_id(document, name), grade
 
 

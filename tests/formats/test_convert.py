@@ -263,10 +263,10 @@ def test_a_folder_of_two_layouts_is_asked_for(tmp_path: Path, moeir: Moeir) -> N
     assert result.code == 2 and "may be beir or msmarco; say which with --from" in result.stderr
 
 
-def test_judgements_with_any_header_are_known(tmp_path: Path, moeir: Moeir) -> None:
+def test_judgements_with_comments_or_any_header_are_known(tmp_path: Path, moeir: Moeir) -> None:
     convert = ("convert", "--input", tmp_path / "judged.txt", "--to", "qrels", "--output", "-")
-    header, four_columns = "qid\tdocid\trelevance\nq1\td1\t1\n", "qid 0 docid label\nq1 0 d1 1\n"
-    for content in (header, four_columns):
+    comment, header, four_columns = "# a comment\nq1 0 d1 1\n", "qid\tdocid\trelevance\nq1\td1\t1\n", "qid 0 docid label\nq1 0 d1 1\n"
+    for content in (comment, header, four_columns):
         (tmp_path / "judged.txt").write_text(content)
         assert moeir(*convert).stdout == "q1 0 d1 1\n"
 

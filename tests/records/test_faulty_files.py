@@ -19,7 +19,7 @@ READERS = {
 COLUMNS = "expected 4 columns (query 0 document grade) or 3 (query document grade)"
 HITS = "expected 6 columns (query Q0 document rank score tag)"
 TABS = "columns are between tabs here"
-COMMENTS = ("# by two assessors", "# pool 100", "#q2 0 d2 1", "#")
+NO_COMMENTS = ("#q2 0 d2 1", "#q2\td2\t1", "#\t0\td2\t1", "#q2 Q0 doc 1")
 CASES = [  # reader, content, message
     ("jsonl", '{"_id": "1", "text": "x"}\n{"text": "y"}', ":2: no id; expected one of _id, id, docid, query_id, qid, doc_id, pid among"),
     ("jsonl", '{"_id": "1", "title": "x"}', ":1: no text; expected one of text, contents, content, query, question, query_text, "),
@@ -69,7 +69,8 @@ CASES = [  # reader, content, message
     ("qrels", 'query-id\tcorpus-id\tscore\nq1\t"d1"\t1\n', ":2: a column is in quotation marks: "),  # an id that matches no document
     ("qrels", "corpus-id\tquery-id\tscore\n7\t8\t1\n", ":1: the columns are corpus-id query-id score; expected query, document, grade"),
     ("qrels", "docid\tqid\tlabel\n7\t8\t1\n", ":1: the columns are docid qid label; expected query, document, grade"),
-    *(("qrels", f"q1 0 d1 1\n{line}\n", ":2: expected a query whose id does not begin with #, and no comment: '#") for line in COMMENTS),
+    *(("qrels", f"q1 0 d1 1\n{line}\n", ":2: a comment, or the judgement of a query whose id begins with #") for line in NO_COMMENTS),
+    ("qrels", "#q2 0 d2 1\n", ":1: a comment, or the judgement of a query whose id begins with #"),
     ("qrels", '{"q1": {"d1": 1}}', f":1: {COLUMNS}, found JSON: "),
     ("qrels", '{\n "q1": {"d1": 1}\n}', f":1: {COLUMNS}, found JSON: a file of texts is called .jsonl; a run "),
     ("qrels", "query-id,corpus-id,score\nq1,owl,1\n", f":1: {COLUMNS}, found columns between commas: write them between tabs"),

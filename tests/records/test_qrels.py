@@ -22,7 +22,7 @@ def test_written_judgements_are_read_again(tmp_path):
     [
         "query-id\tcorpus-id\tscore\nq1\td1\t2\nq1\td2\t0\n007\té\t-1\n",
         "q1\td1\t2\nq1\td2\t0\n007\té\t-1\n",
-        "q1 0 d1 2\n\nq1 Q0 d2 0\r\n007\t0\té\t-1",
+        "# pool depth 100\nq1 0 d1 2\n\nq1 Q0 d2 0\r\n# another\n#x\n007\t0\té\t-1",
         "q1 0 d1 2\nq1 0 d1 2\nq1 0 d2 +0\n007 0 é -1\n",
     ],
 )

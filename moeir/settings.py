@@ -5,6 +5,7 @@ The command line, the YAML file and the manifest are three views of the same fie
 """
 
 import dataclasses
+import difflib
 import functools
 import operator
 import types
@@ -251,7 +252,8 @@ def _read_config(settings: tuple[Setting, ...], config: Path | None) -> typing.I
     for key, value in read_yaml(config).items():
         name = str(key).replace("-", "_")
         if name not in known:
-            raise UsageError(f"{config}: unknown key {key!r}; the keys are the flags")
+            matches = difflib.get_close_matches(name, known, n=1)
+            raise UsageError(f"{config}: unknown key {key!r}" + (f"; did you mean {matches[0]!r}?" if matches else ""))
         if (other := keys.setdefault(known[name].name, key)) != key:
             raise UsageError(f"{config}: {other!r} and {key!r} are the same setting; leave one out")
         yield known[name], value, f"{config}: {key}"

@@ -50,7 +50,7 @@ def test_keys_are_flags_and_their_values_text_as_on_the_command_line(tmp_path):
 @pytest.mark.parametrize(
     ("text", "error", "message"),
     [
-        ("minuts: 5", UsageError, "unknown key 'minuts'; the keys are the flags"),
+        ("minuts: 5", UsageError, "unknown key 'minuts'; did you mean 'minutes'?"),
         ("zzz: 5", UsageError, "unknown key 'zzz'"),
         ("minutes: five", UsageError, "minutes: expected a whole number, found 'five'"),
         ("minutes: [5, 6]", UsageError, "minutes: expected one value, found 2"),

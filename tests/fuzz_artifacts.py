@@ -159,7 +159,7 @@ def read_encodings(folder: Path) -> None:
     """Index encodings whose checksums are right."""
     manifests.verify_artifact(folder, "encodings")
     with tempfile.TemporaryDirectory() as output:
-        Index(encodings=folder, output=Path(output)).work()
+        Index(encodings=(folder,), output=Path(output)).work()
 
 
 def _read_checkpoint(folder: Path) -> None:

@@ -152,7 +152,7 @@ EVALUATED: list[tuple[dict[str, Any], str]] = [
     ({"qrels": {"q": {"owl": None}}}, "in-memory/qrels.tsv: query 'q', document 'owl': grade is not a whole number"),
     ({"qrels": {"q": {1: 1, "1": 0}}}, "in-memory/qrels.tsv:2: query 'q', document '1': grade 0 here, 1 on an earlier line"),
     ({"qrels": {"q": ["owl"]}}, "qrels: expected a path or query → document → grade"),
-    ({"qrels": {"#q": {"owl": 1}}}, "in-memory/qrels.tsv: expected a query whose id does not begin with #, and no comment: '#q'"),
+    ({"qrels": {"#q": {"owl": 1}}}, "in-memory/qrels.tsv: query '#q' cannot be written to judgements"),
     ({"measure": object()}, "measure: expected one plain value, found object"),
     ({"output": 3}, "output: expected a path, found int"),
 ]

@@ -200,7 +200,7 @@ def read_settings(folder: Path | str) -> dict[str, Any]:
     path = Path(folder) / SETTINGS_FILE
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise ArtifactError(f"{path}: cannot be read: {error}; run `moeir index` again") from error
     if not isinstance(settings, dict) or not {"engine", "options", "documents"} <= settings.keys():
         raise ArtifactError(f"{path}: engine, options or documents are missing; run `moeir index` again")

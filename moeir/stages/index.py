@@ -30,9 +30,8 @@ class Index(Stage):
         "encodings",
         "Output folder of moeir encode, whole or in shards; repeat the flag for documents that were encoded later.",
         (),
-        excludes=("corpus",),
     )
-    corpus: Path | None = input_field("texts", "Documents, for an engine that reads texts (bm25, lucene).", None)
+    corpus: Path | None = input_field("texts", "Documents, for an engine that reads texts (bm25, lucene).", None, excludes=("encodings",))
     delete: Path | None = input_field(
         "ids",
         "With --encodings: ids of documents to leave out, one a line; of several encodings, of all but the last, which may replace them.",

@@ -33,7 +33,7 @@ class Pretrain(TrainingStage):
     model: Path = input_field("weights", "Weights to start from: a folder, a checkpoint, or a hub id.", aliases=("--model-name-or-path",))
     corpus: Path = input_field("texts", "Documents.")
     queries: tuple[Path, ...] = input_field(
-        "texts", "Queries of documents or of spans, as generate-queries writes them; repeat the flag.", ()
+        "texts", "Queries of documents or of spans, as generate-queries writes them; repeat the flag.", (), only_with=()
     )
     arch: str = option(
         "An architecture, e.g. dense or mote:encoders=siamese [default: dense; mote with --objective mote].",

@@ -114,7 +114,7 @@ def test_each_normalise_of_came_makes_unit_vectors_of_its_expert(model):
         assert torch.allclose(unit[expert].vectors, F.normalize(plain[expert].vectors, dim=-1), atol=1e-5)
 
 
-@pytest.mark.parametrize("arch", [CAME, "dense:pooling=cls", "splade", "colbert:dim=8"])
+@pytest.mark.parametrize("arch", [CAME, "dense:pooling=cls", "splade:activation=relu", "colbert:dim=8"])
 def test_a_scale_multiplies_the_scores_of_its_expert_and_no_other(model, arch):
     one = build(model, arch)
     factors = dict(zip(one.architecture.representation_kinds, (2.5, 0.5, 3.0), strict=False))

@@ -58,9 +58,9 @@ class Snapshot(NamedTuple):
         """The manifest of the product by its folder in the repository, `.`, or those of its shards."""
         folders = sorted(str(Path(name).parent) for name in self.files if Path(name).name == MANIFEST)
         folders = ["."] if "." in folders else [name for name in folders if shards.FOLDER_PATTERN.fullmatch(name)]
-        expected = "expected a repository that moeir push made"
+        advice = "expected a repository that moeir push made"
         if not folders:
-            raise ArtifactError(f"{self.repository}: has no {MANIFEST}; {expected}")
+            raise ArtifactError(f"{self.repository}: has no {MANIFEST}; {advice}")
         if folders != ["."] and set(folders) != {shards.Shard(number, len(folders)).folder_name for number in range(len(folders))}:
             problem = f"has {len(folders)} shards, such as {folders[0]}, expected one whole set"
             raise ArtifactError(f"{self.repository}: {problem}; push the folder of all shards again")
@@ -70,7 +70,7 @@ class Snapshot(NamedTuple):
             safe = (name for name in folders if manifests.list_files(Path(temporary, name, MANIFEST)) is not None)  # all inside its folder
             loaded |= {name: manifests.read_manifest(Path(temporary, name)) for name in safe}
         if loaded.keys() != set(folders):
-            raise ArtifactError(f"{self.repository}: has a {MANIFEST} that is damaged, or not made by moeir; {expected}")
+            raise ArtifactError(f"{self.repository}: has a {MANIFEST} that is damaged, or not made by moeir; {advice}")
         for name, manifest in loaded.items():
             manifests.check_format(Path(self.repository, name), manifest)
         return loaded
@@ -146,8 +146,8 @@ def build_card(
     card.data.eval_results, card.data.model_name = results or None, card.data.model_name or name
     sections = [card.text.partition(CARD_HEADING)[0].strip(), CARD_HEADING]
     texts = sum(part["counts"].get("texts", 0) for part in products.values())
-    made = f"{kind}, made by `moeir {manifest['stage']}` with the settings in `{MANIFEST}`"
-    sections.append(f"Kind: {made}{f'; {texts:,} documents' if texts else ''}.")
+    origin = f"{kind}, made by `moeir {manifest['stage']}` with the settings in `{MANIFEST}`"
+    sections.append(f"Kind: {origin}{f'; {texts:,} documents' if texts else ''}.")
     if systems:
         labelled, comparison = {run: {ALL_QUERIES: values} for run, values in systems.items()}, Comparison("none", intervals=True)
         sections += [f"Measures on {dataset}, with 95 % intervals:", to_table(labelled, "markdown", comparison)]

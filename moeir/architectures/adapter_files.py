@@ -75,17 +75,19 @@ def open_trunk(checkpoint: Path, entry: Mapping[str, Any]) -> tuple[Trunk, Path]
     """The trunk that moeir.json of a checkpoint names, and its folder; ArtifactError if it is gone or another one."""
     try:
         trunk, folder = Trunk(**entry), (checkpoint / entry["model"]).resolve()
-        expected, _ = dict(trunk.files), TRUNK_DTYPES[trunk.dtype]
+        files = dict(trunk.files)
+        if trunk.dtype not in TRUNK_DTYPES:
+            raise ValueError(trunk.dtype)
     except (TypeError, KeyError, ValueError):
         raise ArtifactError(f"{checkpoint}/moeir.json: damaged: not what moeir writes of a trunk; make the checkpoint again") from None
     if trunk.revision:
-        folder = weights_io.resolve_commit(trunk.model, trunk.revision, expected)
+        folder = weights_io.resolve_commit(trunk.model, trunk.revision, files)
     elif not folder.is_dir():
         raise ArtifactError(f"{checkpoint}: the weights that its adapters belong to are gone from {folder}; put them, or a link, there")
     else:
         trunk = replace(trunk, model=str(folder))
     trunk = replace(trunk, files=_checksum_trunk(folder))
-    if changed := sorted(name for name in expected.keys() | trunk.files.keys() if expected.get(name) != trunk.files.get(name)):
+    if changed := sorted(name for name in files.keys() | trunk.files.keys() if files.get(name) != trunk.files.get(name)):
         raise ArtifactError(f"{folder}/{changed[0]}: not the file that the adapters of {checkpoint} were trained on; put that back")
     return trunk, folder
 

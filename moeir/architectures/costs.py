@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from moeir.backbones.packed_tokens import PackedTokens
 OWN_PARTS = re.compile(r"(?:heads|towers|private_embeddings)\.(\w+)\.")
 ROUTER_PARTS = re.compile(r"(?:^|\.)(?:router|gate|noise)\.")
 EXPERT_PARTS = re.compile(r"\.experts\.(\d+)\.")
+LONGEST_RUN = 256  # tokens of a text that is encoded to count its operations
 
 
 class _ParameterRecorder(TorchFunctionMode):
@@ -62,8 +64,14 @@ def count_parameters(architecture: Architecture) -> dict[str, int]:
 def measure_cost(architecture: Architecture, side: str, length: int) -> tuple[int, int]:
     """The parameters that one text of `length` tokens uses, and its floating-point operations, those of matrix products.
 
-    Tables are counted whole, and so are matrices that hold several experts, and attention within a window.
+    Tables are counted whole, and so are matrices that hold several experts, and attention within a window. The operations of a text longer
+    than `LONGEST_RUN` follow from three shorter ones, as they are a polynomial of second degree in its tokens.
     """
+    if length > LONGEST_RUN:
+        step = LONGEST_RUN // 4
+        (_, first), (_, second), (active, third) = (measure_cost(architecture, side, tokens) for tokens in (2 * step, 3 * step, 4 * step))
+        steps = Fraction(length - 2 * step, step)
+        return active, round(first + steps * (second - first) + steps * (steps - 1) / 2 * (third - 2 * second + first))
     architecture.eval()
     tokens = PackedTokens.from_lists([[number % architecture.encoder.config.vocabulary for number in range(length)]], side)
     recorder, counter = _ParameterRecorder(), FlopCounterMode(display=False)

@@ -1,34 +1,16 @@
-"""Samples of texts and splits of collections, decided by a seed and not by the order of lines."""
+"""Splits of collections, decided by a seed and not by the order of lines."""
 
 import hashlib
-import heapq
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from operator import itemgetter
-from typing import TypeVar
 
 from moeir.errors import DataError, UsageError
 from moeir.formats.base import Collection
-from moeir.records.texts import Text
 
-Item = TypeVar("Item", str, Text)
 TRAIN = "train"
 _SPLIT_NAME = re.compile(r"\w[-.\w]*")  # FOLDER#SPLIT and qrels/SPLIT.tsv can name it
-
-
-def sample_items(items: Iterable[Item], size: int, seed: int) -> list[Item]:
-    """A random sample of ids or texts, in their order and with memory for `size` of them.
-
-    >>> sample_items("abcdef", 3, seed=1), sample_items("ab", 3, seed=1)
-    (['a', 'c', 'd'], ['a', 'b'])
-    """
-
-    def rank(entry: tuple[int, Item]) -> bytes:
-        return _digest(entry[1] if isinstance(entry[1], str) else entry[1].id, seed)
-
-    return [item for _, item in sorted(heapq.nsmallest(size, enumerate(items), key=rank), key=itemgetter(0))]
 
 
 def _digest(text: str, seed: int) -> bytes:

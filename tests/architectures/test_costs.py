@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from moeir import variants
+from moeir.architectures import costs
 from moeir.architectures.costs import count_parameters, measure_cost
 from moeir.backbones.config import EncoderConfig
 from moeir.backbones.encoder import Encoder
@@ -65,3 +66,11 @@ def test_each_parameter_has_one_owner():
     assert (owners["global"], owners["local"], owners["vocabulary head"]) == (2 * layer, 2 * layer + 16 * 128, HEAD)
     assert count_parameters(build("taser:every=1,routing=token"))["router"] == 2 * 17
     assert count_parameters(build("mote:similarity=dense"))["expert 1"] == 4 * EXPERT
+
+
+@pytest.mark.parametrize("spec", ["came:shared_layers=2,local_dim=4", "taser:every=1,routing=token", "mote", "sbmoe:experts=3"])
+def test_the_operations_of_a_long_text_follow_from_three_shorter_ones(spec, monkeypatch):
+    architecture = build(spec)
+    direct = measure_cost(architecture, "document", 31)
+    monkeypatch.setattr(costs, "LONGEST_RUN", 16)
+    assert measure_cost(architecture, "document", 31)[1] == direct[1] > 0

@@ -12,10 +12,7 @@ TRAIN=${TRAIN:-$(sized 4000 100000 16)} DEV=${DEV:-$(sized 3000 10570 6)} PASSAG
 SETS="squad medquad"
 for set in $SETS; do corpora[$set]=data/$set-pool.jsonl queries[$set]=data/$set-dev-queries.jsonl qrels[$set]=data/$set-dev.tsv; done
 ln -sf "$here/sum_and_parts.py" . # own code is read from the working directory
-if [ "$LAYERS" != all ]; then
-  [ -s model/config.json ] || $PYTHON "$here/cut_layers.py" "$model" model "$LAYERS"
-  model=$PWD/model
-fi
+cut_model "$LAYERS"
 
 collection() { # SET: training and development questions, their passages, BM25's negatives
   local set=$1

@@ -50,6 +50,12 @@ sized() { # CORES H200 TOY: the value of the size at hand
   case $SIZE in cores) echo "$1" ;; h200) echo "$2" ;; toy) echo "$3" ;; esac
 }
 
+cut_model() { # LAYERS: `model` is MODEL_FOLDER's first LAYERS from here on; all: as it is
+  [ "$1" != all ] || return 0
+  [ -s model/config.json ] || $PYTHON "$here/cut_layers.py" "$model" model "$1"
+  model=$PWD/model
+}
+
 recorded() { # ROW [KIND]: whether RESULTS has the record of a row, or of a tried setting (KIND choice)
   [ -e "$records" ] && gzip -dc "$records" | grep -F "{\"${2:-row}\": \"$1\"," >/dev/null
 }

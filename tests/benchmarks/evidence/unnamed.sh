@@ -3,16 +3,19 @@
 #
 # Declared: declarations/unnamed.yaml
 # Rows:     prepare, the collection and BM25's negatives; start-SHARE-SEED; standardised-SHARE-SEED and competitive-SHARE-SEED for SHARE 0 50
-# Sizes:    cores: 60 + 80 steps of 8 queries x (1 + 7) passages of 96 tokens, seeds 1 to 6: 24 arms and 12 starts, 5 to 8 hours of one core with AMX
-#           h200:  60 + 80 steps of 8 x (1 + 7), 256 tokens: an hour, estimated
+# Sizes:    cores: MiniLM's first 3 layers, 60 + 80 steps of 8 queries x (1 + 3) passages of 64 tokens, seeds 1 to 6: 24 arms and 12 starts, about
+#                  an hour and a half of one core with AMX, estimated
+#           h200:  the whole model, 60 + 80 steps of 8 x (1 + 7), 256 tokens: an hour, estimated
 # DATA_FOLDER holds medquad/.
 set -euo pipefail
-sizes=(FIRST_STEPS STEPS BATCH NEGATIVES LENGTH QUERY_LENGTH SHARED_LAYERS FEWEST TEST FIRST SECOND OTHERS SHARES TEMPERATURE DEPTH)
+sizes=(LAYERS FIRST_STEPS STEPS BATCH NEGATIVES BAND LENGTH QUERY_LENGTH SHARED_LAYERS FEWEST TEST FIRST SECOND OTHERS SHARES TEMPERATURE DEPTH)
 . "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
-FIRST_STEPS=${FIRST_STEPS:-$(sized 60 60 2)} STEPS=${STEPS:-$(sized 80 80 2)} BATCH=${BATCH:-$(sized 8 8 2)} NEGATIVES=${NEGATIVES:-$(sized 7 7 2)}
-LENGTH=${LENGTH:-$(sized 96 256 24)} QUERY_LENGTH=${QUERY_LENGTH:-32} SHARED_LAYERS=${SHARED_LAYERS:-$(sized 3 6 1)} FEWEST=${FEWEST:-$(sized 2 2 1)}
+FIRST_STEPS=${FIRST_STEPS:-$(sized 60 60 2)} STEPS=${STEPS:-$(sized 80 80 2)} BATCH=${BATCH:-$(sized 8 8 2)} NEGATIVES=${NEGATIVES:-$(sized 3 7 2)}
+LAYERS=${LAYERS:-$(sized 3 all 2)} BAND=${BAND:-$(sized first=0,last=8 first=0,last=20 first=0,last=20)}
+LENGTH=${LENGTH:-$(sized 64 256 24)} QUERY_LENGTH=${QUERY_LENGTH:-32} SHARED_LAYERS=${SHARED_LAYERS:-$(sized 2 6 1)} FEWEST=${FEWEST:-$(sized 2 2 1)}
 TEST=${TEST:-$(sized 400 400 3)} FIRST=${FIRST:-$(sized 160 160 4)} SECOND=${SECOND:-$(sized 640 640 4)} OTHERS=${OTHERS:-$(sized 4000 4000 3)}
 SHARES=${SHARES:-$(sized "0 50" "0 50" 50)} SEEDS=${SEEDS:-$(sized "1 2 3 4 5 6" "1 2 3 4 5 6" 1)} TEMPERATURE=${TEMPERATURE:-0.2}
+cut_model "$LAYERS"
 corpora=([test]=data/corpus.jsonl) queries=([test]=data/test-queries.jsonl) qrels=([test]=data/test.tsv)
 
 learned() { # NAME MODEL PART SHARE STEPS SEED SHARES [FLAGS]: objectives differ in SHARES alone
@@ -32,7 +35,7 @@ prepare() {
     $MOEIR index --corpus "data/pool-$share.jsonl" --engine bm25 --output "idx/bm25/pool-$share"
     for part in first second; do
       $MOEIR search --index "idx/bm25/pool-$share" --queries "data/$part-queries.jsonl" --depth 50 --output "runs/bm25/$part-$share.trec"
-      $MOEIR mine-negatives --run "runs/bm25/$part-$share.trec" --qrels "data/$part.tsv" --method band:first=0,last=20 --output "data/$part-$share.jsonl"
+      $MOEIR mine-negatives --run "runs/bm25/$part-$share.trec" --qrels "data/$part.tsv" --method "band:$BAND" --output "data/$part-$share.jsonl"
     done
   done
 }

@@ -211,8 +211,9 @@ def find_adapters(folder: Path, arch: str, options: Mapping[str, str]) -> dict[s
 
 def _read_published(folder: Path, arch: str) -> PeftAdapter:
     adapter = read_adapter(folder)
-    is_read = {path: arch == "cross-encoder" or not path.startswith("pooler.") for path in adapter.weights}
-    return adapter._replace(weights={path: pair for path, pair in adapter.weights.items() if is_read[path]})
+    if arch == "cross-encoder":
+        return adapter
+    return adapter._replace(weights={path: pair for path, pair in adapter.weights.items() if not path.startswith("pooler.")})
 
 
 @torch.no_grad()

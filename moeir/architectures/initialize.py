@@ -50,17 +50,10 @@ log = logging.getLogger(__name__)
 
 
 def build_checkpoint(
-    model: Path,
-    arch: str | None,
-    overrides: dict[str, Any],
-    texts: Sequence[str] = (),
-    seed: int = 42,
-    *,
-    random_weights: bool = False,
-    backbone: str | None = None,
+    model: Path, arch: str | None, overrides: dict[str, Any], texts: Sequence[str] = (), seed: int = 42, **options: Any
 ) -> RetrievalModel:
     """`open_weights`, with what they lack fitted on `texts`, if any."""
-    checkpoint = open_weights(model, arch, overrides, seed, random_weights=random_weights, backbone=backbone)
+    checkpoint = open_weights(model, arch, overrides, seed, **options)
     fit_fresh_parts(checkpoint, texts, seed)
     return checkpoint
 
@@ -292,7 +285,7 @@ def _fit_mlm_head(model: RetrievalModel, texts: Sequence[str], seed: int) -> Non
     ids.sort(key=len)
     batches = split_by_tokens([len(text) for text in ids], MAX_BATCH_TOKENS)
     parts = [PackedTokens.from_lists(ids[first:last], "document") for first, last in batches]
-    outputs = [architecture.encode_states(part)["lexical"] if is_lexical else architecture.encoder(part) for part in parts]
+    outputs = [architecture.encode_states(part, ["lexical"])["lexical"] if is_lexical else architecture.encoder(part) for part in parts]
     states, token_ids = torch.cat(outputs), torch.cat([part.ids for part in parts])
     special_tokens = architecture.special_tokens
     special_ids = [number for number in (special_tokens.beginning, special_tokens.separator) if number is not None]

@@ -23,11 +23,10 @@ from moeir.parsing import is_count
 
 
 class RoutedFeedForward(ExpertRouter):
-    """I copies of a feed-forward and a router that sends each token to one of them; `routing` are the options of `set_routing`."""
+    """I copies of a feed-forward and a router that sends each token to one of them; `routing` are the options of `ExpertRouter`."""
 
     def __init__(self, feedforward: FeedForward, *, experts: int, **routing: Any) -> None:
-        super().__init__()
-        self.set_routing(experts, feedforward.hidden, **routing)
+        super().__init__(experts, feedforward.hidden, **routing)
         self.experts = nn.ModuleList(copy.deepcopy(feedforward) for _ in range(experts))
 
     def forward(self, states: Tensor, tokens: PackedTokens, block: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from moeir.errors import ArtifactError
 from moeir.training import dev_sets, objectives
 from moeir.training.losses import EncodedBatch
 from moeir.training.regularizers import RegularizerWeights
-from tests.architectures.folders import ST, check_same, list_modules, write_files
+from tests.architectures.folders import ST, assert_refused, check_same, list_modules, write_files
 from tests.backbones.tiny_models import make_model
 from tests.backbones.tiny_tokenizers import write_xlm_roberta
 from tests.conftest import CommandResult, run_moeir
@@ -234,8 +234,7 @@ def test_a_head_file_that_is_not_one_is_refused(case: str, folder: Path, tmp_pat
     monkeypatch.chdir(tmp_path)
     damage, words = WRONG[case]
     damage(shutil.copytree(folder, tmp_path / "bge") / HEAD_FILES[1])
-    with pytest.raises(ArtifactError, match=words):
-        build_checkpoint(tmp_path / "bge", "bge-m3", {})
+    assert_refused(ArtifactError, words, build_checkpoint, tmp_path / "bge", "bge-m3", {})
     assert not (tmp_path / "opened").exists()
 
 
@@ -250,8 +249,7 @@ def test_a_head_file_is_bounded_before_it_is_read(tmp_path: Path, monkeypatch: p
         torch_files.read_torch_file(path)
     monkeypatch.setattr(torch_files, "MAX_BYTES", path.stat().st_size - 1)
     monkeypatch.setattr(zipfile, "ZipFile", lambda *_: pytest.fail("the file was opened"))
-    with pytest.raises(ArtifactError, match=r"head.pt: more than 0 MiB"):
-        torch_files.read_torch_file(path)
+    assert_refused(ArtifactError, r"head.pt: more than 0 MiB", torch_files.read_torch_file, path)
 
 
 def test_terms_of_a_texts_own_have_no_flops_penalty_unless_it_is_set(model: RetrievalModel) -> None:
@@ -270,8 +268,7 @@ def test_heads_are_drawn_only_when_it_is_said(arch: str, folder: Path) -> None:
     scratch = "fresh" not in arch
     drawn = build_checkpoint(folder, arch, {}, random_weights=scratch)
     assert drawn.encode(["owl"])["local"].vectors.shape == (2, 8)  # type: ignore[attr-defined]
-    with pytest.raises(ArtifactError, match=r"local_dim sets the width"):
-        build_checkpoint(folder, "bge-m3:local_dim=8", {})
+    assert_refused(ArtifactError, r"local_dim sets the width", build_checkpoint, folder, "bge-m3:local_dim=8", {})
 
 
 def test_the_hub_is_asked_for_head_files_by_this_architecture_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

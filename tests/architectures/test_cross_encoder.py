@@ -14,7 +14,7 @@ from moeir.architectures.checkpoint import RetrievalModel
 from moeir.architectures.initialize import build_checkpoint
 from moeir.errors import ArtifactError, UsageError
 from moeir.records.texts import Text
-from tests.architectures.folders import save
+from tests.architectures.folders import assert_refused, save
 from tests.architectures.test_parameter_counts import bert_base
 from tests.backbones.tiny_models import TINY_MODELS, is_close, make_model
 from tests.backbones.tiny_tokenizers import ALL_WRITERS
@@ -189,8 +189,7 @@ def test_scores_are_float32_under_half_precision(published):
     ],
 )
 def test_what_cannot_be_is_refused(spec, rules, message, published):
-    with pytest.raises(UsageError, match=message):
-        build_checkpoint(published("bert"), spec, RULES | rules)
+    assert_refused(UsageError, message, build_checkpoint, published("bert"), spec, RULES | rules)
 
 
 @pytest.mark.parametrize(
@@ -216,8 +215,7 @@ def test_lengths_default_to_all_that_bert_reads_and_half_of_it():
 
 def test_a_text_alone_has_no_representation(published, tmp_path, moeir, toy):
     checkpoint: RetrievalModel = build_checkpoint(published("bert"), "cross-encoder", RULES)
-    with pytest.raises(ArtifactError, match="reads a query and a document together; moeir rerank uses it"):
-        checkpoint.encode(["owl"])
+    assert_refused(ArtifactError, "reads a query and a document together; moeir rerank uses it", checkpoint.encode, ["owl"])
     result = moeir("init", "--model", published("bert"), "--arch", "cross-encoder", "--output", tmp_path / "ckpt")
     assert result.code == 0, result.stderr
     assert "A cross-encoder reranker" in (tmp_path / "ckpt" / "README.md").read_text()

@@ -16,7 +16,14 @@ from moeir.backbones.encoder import Encoder
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
 from moeir.mixtures import router
-from moeir.mixtures.adapters import AdaptedLinear, AdapterOptions, insert_adapters, insert_routed_adapters, list_adapters, merge_adapters
+from moeir.mixtures.adapters import (
+    AdaptedEmbedding,
+    AdaptedLinear,
+    AdapterOptions,
+    insert_adapters,
+    insert_routed_adapters,
+    merge_adapters,
+)
 from tests.backbones import test_transformers_encoder as theirs
 from tests.backbones import tiny_models
 
@@ -26,6 +33,16 @@ BLOCKS = [(2,), (0, 1, 2, 3), (3, 1), (1, 1, 0)]
 
 def relative(actual, expected):
     return float((actual - expected).detach().abs().max() / expected.detach().abs().max())
+
+
+def list_adapters(model):
+    """expert -> path of a map in transformers -> A [r, K] and B [N, r], views of the parameters."""
+    adapters = {}
+    for module in model.modules():
+        if isinstance(module, AdaptedLinear | AdaptedEmbedding):
+            for expert, down, up in zip(module.experts, module.down.detach(), module.up.detach(), strict=True):
+                adapters.setdefault(expert, {})[module.path] = down, up
+    return adapters
 
 
 def draw_adapters(module, seed=0):

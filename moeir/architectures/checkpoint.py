@@ -382,7 +382,7 @@ def _load_adapters(folder: Path, spec: str, input_config: InputConfig, entry: Ma
     architecture.load_state_dict(weights, strict=False)
     is_dense = variants.parse_spec(spec).name == "dense" and architecture.document_encoder is None
     adapter_files.read_adapters(folder, architecture, at_root=is_dense)
-    hold_trunk(architecture, trunk)
+    adapter_files.hold_trunk(architecture, trunk)
     return RetrievalModel(architecture.to(device), tokenizer, input_config, canonical_spec(spec), config, trunk=trunk)
 
 
@@ -391,12 +391,6 @@ def _check_weights(folder: Path, spec: str, expected: Mapping[str, Tensor], weig
     if differing := sorted(expected.keys() ^ weights.keys()):
         raise ArtifactError(f"{folder}: its weights are not those of {spec} (first: {differing[0]}); start it from its base weights")
     weights_io.check_shapes(folder, expected, weights)
-
-
-def hold_trunk(architecture: Architecture, trunk: adapter_files.Trunk) -> None:
-    """Hold the frozen weights of an architecture in the dtype of its trunk; word embeddings that a vocabulary head reads stay float32."""
-    dtype = adapter_files.TRUNK_DTYPES[trunk.dtype]
-    adapter_files.hold_in_half(architecture, dtype, embeddings=architecture.encoder.vocabulary_head is None)
 
 
 def check_token_ids(folder: Path, tokenizer: TextTokenizer, config: EncoderConfig) -> None:

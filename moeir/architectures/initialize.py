@@ -18,7 +18,6 @@ from moeir.architectures.checkpoint import (
     build_architecture,
     canonical_spec,
     check_token_ids,
-    hold_trunk,
     is_checkpoint,
     load_with_spec,
     read_metadata,
@@ -195,7 +194,7 @@ def _open_trunk(
     by_transformers = "transformers" if config.get("is_causal", True) else "bidirectional"
     backbone = by_transformers if weights_io.uses_transformers(config) else "moeir"
     trunk = adapter_files.Trunk.from_folder(model, folder, backbone, dtype)
-    hold_trunk(architecture, trunk)
+    adapter_files.hold_trunk(architecture, trunk)
     return trunk
 
 
@@ -325,7 +324,6 @@ def _draw_vocabulary_texts(tokenizer: TextTokenizer, seed: int) -> list[str]:
     return [" ".join(words[first : first + 30]) for first in range(0, len(words), 30)]
 
 
-@torch.no_grad()
 def _load_head_weights(folder: Path, architecture: Architecture, weights: Mapping[str, Tensor]) -> None:
     """Copy the weights that a folder has for the heads."""
     parameters = dict(architecture.named_parameters())
@@ -334,8 +332,7 @@ def _load_head_weights(folder: Path, architecture: Architecture, weights: Mappin
     if differing := sorted(expected.keys() ^ weights.keys()):
         raise ArtifactError(f"{folder}: the weights of its modules are not those that their settings describe (first: {differing[0]})")
     weights_io.check_shapes(folder, expected, weights)
-    for name, parameter in expected.items():
-        parameter.copy_(weights[name])
+    architecture.load_state_dict(weights, strict=False)
 
 
 @torch.no_grad()
@@ -369,7 +366,6 @@ def load_classification_head(folder: Path, architecture: Architecture) -> None:
             parameter.copy_(weights[name])
 
 
-@torch.no_grad()
 def load_head_files(folder: Path, architecture: Architecture) -> None:
     """Copy the heads that `head_files` of an architecture names into it; ArtifactError for a file that is missing or of other sizes."""
     for expert, name in architecture.head_files.items():
@@ -383,5 +379,4 @@ def load_head_files(folder: Path, architecture: Architecture) -> None:
             advice = ": local_dim sets the width of token vectors" if expert == "local" else ""
             raise ArtifactError(f"{path}: has the weights {shapes}; expected {expected}{advice}")
         weights_io.check_shapes(path, parameters, tensors)
-        for key, parameter in parameters.items():
-            parameter.copy_(tensors[key])
+        projection.load_state_dict(tensors)

@@ -23,7 +23,7 @@ from moeir.backbones.encoder import Encoder
 from moeir.backbones.layers import FrozenEmbedding, FrozenLinear, Layer, TopKFeedForward, is_plain_linear
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
-from moeir.mixtures.feedforward import check_unrouted, has_learned_router
+from moeir.mixtures.feedforward import RoutedFeedForward, check_unrouted, has_learned_router
 from moeir.mixtures.router import LEARNED_ROUTINGS, ExpertRouter, make_gate
 
 GROUPS = ("all", "attention", "feedforward")
@@ -206,21 +206,28 @@ def insert_adapters(
             setattr(owner, name, kind(getattr(owner, name), path=path, experts=experts, **sizes))
 
 
-def insert_routed_adapters(
-    encoder: Encoder, options: AdapterOptions, layers: Sequence[int], *, experts: int, one_gate: bool, **routing: Any
+def insert_experts(
+    encoder: Encoder, adapters: AdapterOptions, layers: Sequence[int], *, experts: int, routing: str, one_gate: bool, **options: Any
 ) -> nn.Linear | None:
-    """Put adapters of experts that are chosen by role or by a learned gate on some layers; returns the gate that layers share, if any.
+    """Put experts that are chosen by role or by a learned gate into some layers: adapters, if their options say so, or copies of a layer's
+    feed-forward; returns the gate that layers share, if there is one.
 
-    `routing` are the options of `ExpertRouter`. UsageError for layers that were trained with experts.
+    `options` are those of `ExpertRouter`. UsageError for an impossible number of experts, or a layer that was trained with experts.
     """
+    adapters.check()
     check_expert_count(experts)
     check_unrouted(encoder.layers, layers)
-    is_learned = routing["routing"] in LEARNED_ROUTINGS
+    is_learned = routing in LEARNED_ROUTINGS
     gate = make_gate(encoder.layers[layers[0]].hidden, experts) if one_gate and is_learned else None
-    names = ROLES if routing["routing"] == "role" and experts == 2 else tuple(f"expert{number}" for number in range(experts))
-    if not is_learned:
-        routing["gate_input"] = "block_input"  # a role is known before
-    insert_adapters(encoder, options, names, layers, make_router=lambda layer: AdapterRouter(experts, layer.hidden, gate=gate, **routing))
+    options |= {"routing": routing, "gate": gate}
+    if adapters.adapters:
+        names = ROLES if routing == "role" and experts == 2 else tuple(f"expert{number}" for number in range(experts))
+        options |= {} if is_learned else {"gate_input": "block_input"}  # a role is known before
+        insert_adapters(encoder, adapters, names, layers, make_router=lambda layer: AdapterRouter(experts, layer.hidden, **options))
+        return gate
+    for layer in (encoder.layers[number] for number in layers):
+        layer.separate_feedforward()
+        layer.feedforward = RoutedFeedForward(layer.feedforward, experts=experts, **options)
     return gate
 
 

@@ -1,19 +1,24 @@
-"""Saving and loading of checkpoints: the same bits, encodings and input configuration."""
+"""Saving and loading of checkpoints of every family: the same bits, encodings and input configuration; what starts at random or fitted."""
 
 import json
+import logging
+import math
 import shutil
+from collections import Counter
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 
 from moeir import variants
 from moeir.architectures.checkpoint import canonical_spec, is_checkpoint, open_checkpoint, read_metadata
 from moeir.architectures.initialize import build_checkpoint
+from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import ArtifactError, DataError, UsageError
 from tests.architectures.folders import assert_refused, check_same, reopen, save
 from tests.architectures.test_expert_architectures import SPECS as EXPERT_SPECS
+from tests.backbones.tiny_tokenizers import ALL_WRITERS
 
 TEXTS = ["An owl hunts mice at night, and sleeps!", "bee", "A bat finds moths in the dark."]
 RULES = {"query_length": 12, "document_length": 16, "query_prefix": "query: ", "document_prefix": "passage: "}
@@ -73,7 +78,7 @@ def test_what_a_checkpoint_is_stands_in_it(tiny_model_with_head, tmp_path):
 @pytest.mark.parametrize("spec", [SPECS[0], SPECS[5]])
 def test_transformers_refuses_what_it_would_open_by_half(spec, tiny_model_with_head, tmp_path):
     build_and_save(tiny_model_with_head, spec, tmp_path / "here")
-    for opener in (AutoConfig, AutoModel, AutoModelForMaskedLM):
+    for opener in (transformers.AutoConfig, transformers.AutoModel, transformers.AutoModelForMaskedLM):
         with pytest.raises(ValueError, match="moeir"):
             opener.from_pretrained(tmp_path / "here")
 
@@ -183,3 +188,102 @@ def test_what_overflows_in_an_encoder_is_an_error_that_names_the_text_and_the_ex
     torch.nn.init.constant_(dict(checkpoint.architecture.named_parameters())[name], 3e38)
     for side in ("query", "document"):
         assert_refused(DataError, rf"{side} 'owl': {source} holds (NaN|-?inf)", checkpoint.encode, ["owl", "bee"], side)
+
+
+def test_a_dense_model_can_keep_its_vocabulary_head_and_lose_it_again(tiny_model_with_head, tmp_path):
+    checkpoint = build_checkpoint(tiny_model_with_head, "dense:head=true", RULES)
+    assert checkpoint.architecture.encoder.vocabulary_head is not None
+    checkpoint.save(tmp_path)
+    dropped = build_checkpoint(tmp_path, "dense:head=false", {})
+    assert dropped.architecture.encoder.vocabulary_head is None and build_checkpoint(tmp_path, "splade", {}).spec.startswith("splade")
+    check_same(checkpoint.encode(TEXTS), dropped.encode(TEXTS))
+
+
+def test_from_scratch_only_sizes_and_tokenizer_are_taken(tiny_model_with_head, caplog):
+    with caplog.at_level(logging.INFO):
+        first, again, other = (
+            build_checkpoint(tiny_model_with_head, "splade", RULES, seed=seed, random_weights=True) for seed in (1, 1, 2)
+        )
+        plain = build_checkpoint(tiny_model_with_head, "splade", RULES)
+    words = [one.architecture.encoder.embeddings.words.weight for one in (first, again, other, plain)]
+    assert torch.equal(words[0], words[1]) and not torch.equal(words[0], words[2]) and not torch.equal(words[0], words[3])
+    assert "fitted" not in caplog.text, "a head that is there is kept"
+
+
+def test_the_weights_of_query_tokens_start_at_their_inverse_document_frequency(tiny_model_with_head):
+    texts = ["owl mice owl", "owl bee", "owl bat", "owl"]
+    checkpoint = build_checkpoint(tiny_model_with_head, "splade:queries=tokens", RULES, texts)
+    ids = {word: checkpoint.token_ids([word], "query")[0][0][1:-1] for word in ("owl", "mice", "bee")}
+    head = checkpoint.architecture.heads["lexical"]
+    weights = {word: head.weigh_tokens(PackedTokens.from_lists([of_word], "query")).weights for word, of_word in ids.items()}
+    assert not len(weights["owl"]), "in every text"
+    tokens_of_texts = [{token for word in text.split() for token in checkpoint.token_ids([word], "document")[0][0]} for text in texts]
+    counts = Counter(token for tokens in tokens_of_texts for token in tokens)
+    idf = {token: math.log(5 / (count + 1)) for token, count in counts.items()}
+    mean = sum(idf[token] for tokens in tokens_of_texts for token in tokens) / sum(map(len, tokens_of_texts))
+    for word in ("mice", "bee"):
+        assert weights[word].tolist() == pytest.approx([idf[token] / mean for token in sorted(set(ids[word])) if idf.get(token)])
+    fresh = build_checkpoint(tiny_model_with_head, "splade:queries=tokens", RULES)
+    assert set(fresh.encode(["owl mice"], "query")["lexical"].weights.tolist()) == {1.0}, "without texts all tokens weigh the same"
+
+
+FAMILIES = [name for name in ALL_WRITERS if name != "bert"]
+WORDS = ["An owl, hunting at night.", "the sea (the end)", "bread in the whale"]
+LENGTHS = {"query_length": 16, "document_length": 16}
+CAME = "came:shared_layers=1,local_dim=8"
+
+
+@pytest.mark.parametrize(
+    ("name", "arch"), [*((name, CAME) for name in FAMILIES), ("modernbert", "mote"), ("modernbert", "sbmoe:experts=2")]
+)
+def test_a_saved_checkpoint_says_the_same(name, arch, family_weights, tmp_path):
+    checkpoint = build_checkpoint(family_weights(name), arch, LENGTHS)
+    check_same(reopen(checkpoint, tmp_path / "saved").encode(WORDS), checkpoint.encode(WORDS))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@torch.no_grad()
+def test_a_plain_checkpoint_opens_in_transformers(name, family_weights, tmp_path):
+    for arch, opener in (("dense", transformers.AutoModel), ("splade", transformers.AutoModelForMaskedLM)):
+        checkpoint = build_checkpoint(family_weights(name), arch, LENGTHS)
+        theirs, actual = opener.from_pretrained(save(checkpoint, tmp_path / arch)).eval(), checkpoint.encode(WORDS)
+        for text, ids in enumerate(checkpoint.token_ids(WORDS, "document")[0]):
+            states = theirs(input_ids=torch.tensor([ids]))[0][0]
+            expected = states[0] if arch == "dense" else torch.log1p(torch.relu(states.amax(0)))
+            own = actual["global"].vectors if arch == "dense" else actual["lexical"].to_matrix()
+            assert torch.allclose(own[text], expected, atol=1e-5 * float(states.abs().max()))
+
+
+@pytest.mark.parametrize("shared", [0, 2, 5])
+@torch.no_grad()
+def test_untrained_towers_of_modernbert_say_what_its_layers_say(shared, family_weights):
+    """The final norm belongs to the last layer, so every tower ends with it, or the encoder if all layers are shared."""
+    plain = build_checkpoint(family_weights("modernbert"), "dense", LENGTHS).encode(WORDS)["global"].vectors
+    came = build_checkpoint(family_weights("modernbert"), f"came:shared_layers={shared},local_dim=8", LENGTHS)
+    assert torch.allclose(came.encode(WORDS)["global"].vectors, plain, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_missing_vocabulary_head_is_fitted_in_every_family(name, family_weights, caplog):
+    with caplog.at_level(logging.INFO):
+        checkpoint = build_checkpoint(family_weights(name, head=False), "splade", LENGTHS)
+    assert "no vocabulary head in the weights: fitted one" in caplog.text and "lists of words" in caplog.text
+    actual = checkpoint.encode(WORDS)["lexical"].weights
+    assert bool(actual.isfinite().all()) and len(actual) > 0 and float(actual.max()) < 10
+
+
+def test_markers_are_those_of_the_vocabulary(family_weights):
+    marked = build_checkpoint(family_weights("modernbert"), "colbert:markers=true,dim=8", LENGTHS)
+    assert marked.token_ids(WORDS, "query")[0][0][1] == marked.tokenizer.special_tokens.query_marker
+
+
+def test_punctuation_is_dropped_with_the_space_before_it(family_weights):
+    checkpoint = build_checkpoint(family_weights("roberta"), "colbert:punctuation=false,dim=8", LENGTHS)
+    ids = checkpoint.token_ids(["the sea (the end)"], "document")[0][0]
+    kept_ids = [number for number in ids if checkpoint.tokenizer.id_to_token(number) not in ("Ġ(", ")")]
+    assert len(kept_ids) == len(ids) - 2 == len(checkpoint.encode(["the sea (the end)"])["local"].vectors)
+
+
+def test_what_a_family_cannot_hold_is_refused(family_weights):
+    with pytest.raises(UsageError, match="--query-length 17: expected 3 to 16, the encoder's positions"):
+        build_checkpoint(family_weights("roberta"), "dense", {"query_length": 17})

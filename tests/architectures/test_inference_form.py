@@ -89,7 +89,6 @@ def test_int8_scores_are_near_those_of_float32(tiny_model_with_head, spec):
 @pytest.mark.parametrize("spec", ["came:shared_layers=2,local_dim=8", "splade", "mote:adapters=4", ROUTED, "sbmoe:experts=2"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
 def test_bytes_do_not_depend_on_the_number_of_threads(tiny_model_with_head, spec, dtype):
-    """Models that remember their routing run on one batch at a time, with all threads within an operation, which add in another order."""
     if not supports_packing(dtype):
         pytest.skip(f"this processor has no packed products of {dtype}")
     checkpoint = build_any(tiny_model_with_head, spec)

@@ -43,7 +43,6 @@ def reference_states(model, checkpoint, side, *, mask=None):
 
 
 def test_separate_encoders_read_their_own_side(model, tmp_path):
-    """Documents with the weights of another model, loaded by transformers from its own folder; queries with the first one's."""
     other = shutil.copytree(model, tmp_path / "other")
     changed = BertModel.from_pretrained(model)
     with torch.no_grad():
@@ -96,7 +95,6 @@ def test_augmentation_fills_queries_with_masks_that_are_looked_at_only_where_ask
 
 
 def test_colbert_as_published(model):
-    """[CLS] [Q] q [SEP] [MASK] … of one length; [CLS] [D] d [SEP] without punctuation; unit vectors; scores are sums of cosines."""
     checkpoint = build(model, f"{COLBERT},augmentation=true,punctuation=false")
     queries, documents = checkpoint.encode(TEXTS, "query")["local"], checkpoint.encode(TEXTS)["local"]
     assert {len(part) for part in split(queries)} == {12}

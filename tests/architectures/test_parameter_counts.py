@@ -134,7 +134,6 @@ def test_training_one_expert_moves_shared_weights_and_its_own():
         ("colbert:attend_masks=true", "it needs augmentation=true, which adds the .MASK. tokens"),
         ("coil:dim=0", "exact dimension 0: expected at least 1"),
         ("coil:cls_dim=-1", "coil:cls_dim=-1: expected 1 or more, or 0 for no"),
-        ("coil:exact_scale=-1", "coil:exact_scale=-1.0: expected 0 or more"),
         ("splade:activation=mean", "lexical activation=mean: expected one of relu, log1p_relu"),
         ("came:shared_layers=2,lexical_queries=none", "lexical queries=none: expected one of encoder, tokens"),
         ("taser:routing=x", "routing=x: expected one of"),

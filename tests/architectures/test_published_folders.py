@@ -29,7 +29,7 @@ peer = pytest.importorskip("sentence_transformers")
 QUERIES = ["the owl hunting at night", "the whale in the sea, " * 9, "mice"]
 DOCUMENTS = ["An owl hunting mice (at night).", "bread! the end ... " * 12, "cat"]
 SPARSE = "sentence_transformers.sparse_encoder.models"
-CONFIG, DENSE = "config_sentence_transformers.json", "1_Dense/config.json"
+CONFIG, DENSE, SPLADE = "config_sentence_transformers.json", "1_Dense/config.json", "1_SpladePooling/config.json"
 IDENTITY, TANH = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Tanh"
 ROOT = {"sentence_bert_config.json": {"max_seq_length": 30, "do_lower_case": False}}
 MEAN, CLS, LAST = ({"1_Pooling/config.json": {"word_embedding_dimension": 24, f"pooling_mode_{name}": True}} for name in (
@@ -148,7 +148,7 @@ LAYOUTS = {
     "splade-v3": Layout(
         "bert",
         name_modules(f"{SPARSE}.MLMTransformer", f"{SPARSE}.SpladePooling") | ROOT | SPARSE_CONFIG
-        | {"1_SpladePooling/config.json": {"pooling_strategy": "max", "activation_function": "relu"}},
+        | {SPLADE: {"pooling_strategy": "max", "activation_function": "relu"}},
         "splade",
         "ForMaskedLM",
     ),
@@ -295,6 +295,8 @@ REFUSED = [  # layout, file, its change, and the words of the error
     ("LaBSE", "2_Dense/config.json", change(out_features=39), r"shape \[40, 24\]; config.json says \[39, 24\]"),
     ("bge", CONFIG, change("prompts", sts="[CLS] owl: "), r"prompt '\[CLS\] owl: ' has the special token \[CLS\]"),
     ("bge", "sentence_bert_config.json", change(modality_config={"message": {}}), "becomes a message of a chat template"),
+    ("splade-v3", SPLADE, change(activation_function="gelu"), "activation_function is 'gelu'; moeir reads 'relu' and 'log1p_relu'"),
+    ("splade-v3", SPLADE, change(pooling_strategy="sum"), "pooling_strategy is 'sum'; moeir reads 'max'"),
     ("opensearch-neural-sparse", "router_config.json", change("types", query_0=f"{SPARSE}.MLMTransformer"), "its module .*MLM"),
     ("opensearch-neural-sparse", "router_config.json", change("structure", document=["../x"]), "router_config.json: damaged"),
     ("opensearch-neural-sparse", "router_config.json", change("parameters", route_mappings={"a": 1}), "cannot keep route_map"),
@@ -322,9 +324,11 @@ def test_an_earlier_pylate_does_not_name_its_kind(write_layout, tmp_path):
     assert specs[0] == specs[1] and "markers=true,augmentation=true" in specs[0] and "punctuation=characters" in specs[0]
 
 
-@pytest.mark.parametrize("arch", ["came:shared_layers=1", "colbert"])
-def test_a_dense_module_is_refused_in_another_architecture(arch, write_layout, tmp_path):
-    flags = ("--model", write_layout("gtr-t5" if arch == "colbert" else "LaBSE"), "--arch", arch, "--output", tmp_path / "out")
-    words = f"moeir cannot keep its module Dense in {arch.partition(':')[0]}"
-    refused = run_in_process("init", *flags)
+@pytest.mark.parametrize(("layout", "arch", "words"), [
+    ("LaBSE", "came:shared_layers=1", "moeir cannot keep its module Dense in came"),
+    ("gtr-t5", "colbert", "moeir cannot keep its module Dense in colbert"),
+    ("splade-v3", "dense", "its modules are MLMTransformer, SpladePooling"),
+])  # fmt: skip
+def test_modules_of_another_architecture_are_refused(layout, arch, words, write_layout, tmp_path):
+    refused = run_in_process("init", "--model", write_layout(layout), "--arch", arch, "--output", tmp_path / "out")
     assert refused.code == 4 and words in refused.stderr and not (tmp_path / "out").exists()

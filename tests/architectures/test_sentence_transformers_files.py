@@ -14,6 +14,7 @@ from moeir.backbones.tokenizer import TextTokenizer
 from moeir.errors import ArtifactError
 from moeir.heads.pooling import POOLINGS, PoolingHead
 from tests.architectures.folders import ST, assert_refused, change_json, list_modules, save, write_files
+from tests.conftest import run_moeir
 
 QUERIES = ["Which OWLS hunt at night?", "why " * 40 + "owls"]
 POOLING = {"word_embedding_dimension": 32, "pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
@@ -137,7 +138,7 @@ def test_truncated_vectors_are_kept_where_their_similarity_is(similarity, tiny_m
         assert torch.allclose(vectors, torch.nn.functional.normalize(whole[:, :dimension], dim=1), atol=1e-5)
 
 
-def test_lower_case_is_kept_in_a_checkpoint(tiny_model, tmp_path, moeir):
+def test_lower_case_is_kept_in_a_checkpoint(tiny_model, tmp_path):
     tokenizer = transformers.BertTokenizerFast.from_pretrained(tiny_model, do_lower_case=False)
     settings = {"max_seq_length": 20, "do_lower_case": True}
     folder = write_folder(tiny_model, tmp_path / "folder", BASE)
@@ -154,41 +155,23 @@ def test_lower_case_is_kept_in_a_checkpoint(tiny_model, tmp_path, moeir):
         assert config["do_lower_case"] is True and TextTokenizer(tmp_path / name).encode(["OWL"]) == lowered.tokenizer.encode(["OWL"])
     assert digest != lowered.tokenizer.digest and cased.tokenizer.encode(["OWL"]) != lowered.tokenizer.encode(["OWL"])
     assert lowered.tokenizer.encode(["The OWL"]) == cased.tokenizer.encode(["the owl"])
-    assert moeir("init", "--model", folder, "--arch", "dense", "--output", tmp_path / "ckpt").code == 0
+    run_moeir("init", "--model", folder, "--arch", "dense", "--output", tmp_path / "ckpt")
     peer = transformers.AutoTokenizer.from_pretrained(tmp_path / "ckpt")
     assert peer("The OWL, Émile")["input_ids"] == cased.tokenizer.encode(["the owl, émile"])[0]
 
 
-def test_the_activation_of_a_sparse_encoder_is_read_and_its_vectors_are_not_dense(tiny_model_with_head, tmp_path):
-    sparse = "sentence_transformers.sparse_encoder.models"
-    entries = list_modules((f"{sparse}.MLMTransformer", ""), (f"{sparse}.SpladePooling", "1_SpladePooling"))
-    files = {"modules.json": entries, "1_SpladePooling/config.json": {"pooling_strategy": "max", "activation_function": "log1p_relu"}}
-    folder = write_folder(tiny_model_with_head, tmp_path / "folder", files)
-    assert "activation=log1p_relu" in build_checkpoint(folder, "splade", {}).spec
-    assert_refused(ArtifactError, "its modules are MLMTransformer, SpladePooling", build_checkpoint, folder, "dense", {})
-    for settings, message in (
-        ({"activation_function": "gelu"}, "activation_function is 'gelu'; moeir reads 'relu' and 'log1p_relu'"),
-        ({"pooling_strategy": "sum"}, "pooling_strategy is 'sum'; moeir reads 'max'"),
-    ):
-        (folder / "1_SpladePooling/config.json").write_text(json.dumps(settings))
-        assert_refused(ArtifactError, message, build_checkpoint, folder, "splade", {})
+@pytest.fixture
+def cross_encoder(family_weights, tmp_path):
+    sizes = {"num_labels": 1, "max_position_embeddings": 64}
+    return shutil.copytree(family_weights("bert", kind="ForSequenceClassification", **sizes), tmp_path / "ce")
 
 
-def write_cross_encoder(tiny_model, folder, **changes):
-    config = transformers.BertConfig.from_pretrained(tiny_model, num_labels=1, **changes)
-    shutil.copytree(tiny_model, folder)
-    with torch.random.fork_rng():
-        torch.manual_seed(2)
-        transformers.BertForSequenceClassification(config).save_pretrained(folder)
-
-
-def test_a_cross_encoder_brings_the_length_of_its_pairs_and_takes_it_along(tiny_model, tmp_path, moeir):
-    write_cross_encoder(tiny_model, tmp_path / "ce")
-    (tmp_path / "ce/tokenizer_config.json").write_text(json.dumps({"model_max_length": 24}))
-    rules = build_checkpoint(tmp_path / "ce", "cross-encoder", {}).input_config
+def test_a_cross_encoder_brings_the_length_of_its_pairs_and_takes_it_along(cross_encoder, tmp_path):
+    write_files(cross_encoder, {"tokenizer_config.json": {"model_max_length": 24}})
+    rules = build_checkpoint(cross_encoder, "cross-encoder", {}).input_config
     assert (rules.query_length, rules.document_length) == (12, 24)
     flags = ("--arch", "cross-encoder", "--document-length", 20, "--output", tmp_path / "out")
-    assert moeir("init", "--model", tmp_path / "ce", *flags).code == 0
+    run_moeir("init", "--model", cross_encoder, *flags)
     assert transformers.AutoTokenizer.from_pretrained(tmp_path / "out").model_max_length == 20
 
 
@@ -202,10 +185,9 @@ def test_a_cross_encoder_brings_the_length_of_its_pairs_and_takes_it_along(tiny_
         ("modules.json", list_modules(("sentence_transformers.cross_encoder.modules.logit_score.LogitScore", "1")), "LogitScore"),
     ],
 )
-def test_what_a_cross_encoder_cannot_keep_is_refused_by_name(file, content, message, tiny_model, tmp_path):
-    write_cross_encoder(tiny_model, tmp_path / "ce")
-    change_json(tmp_path / "ce" / file, **content) if file == "config.json" else write_files(tmp_path / "ce", {file: content})
-    assert_refused(ArtifactError, message, build_checkpoint, tmp_path / "ce", "cross-encoder", {})
+def test_what_a_cross_encoder_cannot_keep_is_refused_by_name(file, content, message, cross_encoder):
+    change_json(cross_encoder / file, **content) if file == "config.json" else write_files(cross_encoder, {file: content})
+    assert_refused(ArtifactError, message, build_checkpoint, cross_encoder, "cross-encoder", {})
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)

@@ -68,7 +68,6 @@ def test_a_saved_checkpoint_says_the_same(arch, weights, tmp_path):
 
 @pytest.mark.parametrize("arch", [f"{CAME},pooling=mean", "colbert:dim=8,augmentation=true"])
 def test_modernbert_by_transformers_is_our_own(arch, tmp_path):
-    """The same files, by either implementation; the choice is kept in a checkpoint."""
     size = tiny_tokenizers.write_modernbert(tmp_path)
     tiny_models.make_model("modernbert", vocab_size=size).save_pretrained(tmp_path)
     ours, theirs = (build_checkpoint(tmp_path, arch, RULES, backbone=backbone) for backbone in (None, "transformers"))
@@ -208,7 +207,6 @@ def test_sizes_of_a_checkpoint_are_compared_before_they_are_allocated(weights, t
 
 @torch.no_grad()
 def test_threads_at_once_in_a_model_that_is_cut_compute_what_one_does_and_take_turns_in_one_that_runs_whole(weights):
-    """Phi-3 keeps the rotary table of its last text's length."""
     checkpoint = build_checkpoint(weights("qwen3_moe"), CAME, RULES)
     assert checkpoint.is_stateless and not build_checkpoint(weights("phi3"), "dense", RULES).is_stateless
     batches = [checkpoint.tokenize([f"owl {number} " * (1 + (number * row) % 5) for row in range(3)], "document") for number in range(20)]
@@ -374,7 +372,6 @@ def test_cames_lexical_expert_over_a_decoder_is_equal_to_the_formula_and_keeps_t
 
 @pytest.mark.parametrize("arch", ["came:shared_layers=1,local_dim=8", "came:shared_layers=1,adapters=2", "mote", "splade:adapters=2"])
 def test_the_lexical_expert_of_a_decoder_starts_with_few_terms(arch, weights):
-    """Two of 700 terms are above zero for a token, whatever the mean of the logits; without a bias about half of them are."""
     folder = weights("qwen3", vocab_size=700)
     texts = [*TEXTS, *(" ".join(text.split()[::-1]) for text in TEXTS)] * 4
     checkpoint = build_checkpoint(folder, arch, RULES, texts, backbone="bidirectional")
@@ -427,7 +424,6 @@ def test_a_model_that_runs_whole_is_not_made_bidirectional(name, weights):
 
 
 def test_a_model_whose_layers_ignore_it_is_refused(weights, monkeypatch):
-    """As a model would be that neither passes on nor reads that it is not causal."""
     attention = transformers_encoder.banded_attention
 
     def causal_attention(query, key, value, layout, reach, dropout, scale=None):

@@ -132,7 +132,6 @@ def test_the_tokens_of_a_pair_are_those_of_the_template_as_transformers_renders_
 
 @pytest.mark.parametrize("name", MODELS)
 def test_scores_are_differences_of_transformers_logits(name, weights, tmp_path):
-    """Divided, multiplied, capped, with a bias, of words that are tied or not, of models that are packed or run whole."""
     folder = weights(name)
     checkpoint = build_checkpoint(folder, "cross-encoder:head=yes-no", RULES)
     tokens = make_pairs(checkpoint)
@@ -332,7 +331,6 @@ def score_here(folder):
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_reranker_has_the_scores_of_sentence_transformers_in_both_directions(name, weights, tmp_path):
-    """What is written for it is read as the same reranker."""
     peer = pytest.importorskip("sentence_transformers")
     folder = write_reranker(weights, tmp_path / "published", **LAYOUTS[name])
     flags = ("--arch", "cross-encoder", "--query-length", 32)
@@ -354,7 +352,6 @@ def test_a_reranker_has_the_scores_of_sentence_transformers_in_both_directions(n
 
 
 def test_any_letters_are_in_the_template_that_is_written(weights, tmp_path):
-    """Quotes, backslashes, braces, letters beyond ASCII and beyond 16 bits."""
     template = '"{instruction}" \\n {{ x }} {% y %}\n\u00e9\U0001f989 {query} | {document} <|im_end|>\n\n'
     instruction = "\u00ab'x'\u00bb\\"
     folder, output = write_reranker(weights, tmp_path / "published"), tmp_path / "out"

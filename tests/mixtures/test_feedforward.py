@@ -11,7 +11,8 @@ from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
 from moeir.kernels.grouped_linear import ExpertGroups
 from moeir.mixtures import feedforward, router
-from moeir.mixtures.feedforward import RoutedFeedForward, insert_experts, select_expert_layers
+from moeir.mixtures.adapters import NO_ADAPTERS, insert_experts
+from moeir.mixtures.feedforward import RoutedFeedForward, select_expert_layers
 from tests.oracles import routing as oracles
 
 SHAPE = EncoderConfig(40, 16, 4, 2, 24, positions=32, dropout=0.0, attention_dropout=0.0, initializer_range=0.3)
@@ -118,6 +119,18 @@ def test_outputs_and_gradients_are_those_of_the_formula(routing, gradient):
             assert not left.any() or F.cosine_similarity(left.flatten(), right.flatten(), dim=0) > 0.99999
 
 
+def test_the_gate_of_equal_experts_is_pushed_by_switch_alone():
+    """The expected loss does not depend on the gate then: its gradient is 0."""
+    norms = {}
+    for gradient in ("full", "pair", "switch"):
+        torch.manual_seed(0)
+        experts_layer = RoutedFeedForward(FeedForward(SHAPE), experts=3, routing="token", gradient=gradient)
+        x, block, packed = states()
+        (forward(experts_layer, x, packed, block) * torch.randn_like(x)).sum().backward()
+        norms[gradient] = float(experts_layer.gate.weight.grad.norm())
+    assert norms["full"] < 1e-5 and norms["pair"] < 1e-5 and norms["switch"] > 0.1, norms
+
+
 def test_straight_through_changes_no_bit_of_what_the_chosen_expert_says():
     torch.manual_seed(2)
     x, packed, outputs = torch.randn(2000, SHAPE.hidden), PackedTokens.from_lists([[1] * 20] * 100, "query"), []
@@ -147,13 +160,13 @@ def test_gumbel_noise_draws_experts_as_often_as_their_probabilities_say():
 
 def test_one_gate_for_all_layers_one_for_each_or_none_for_roles():
     for one, names in ((True, []), (False, ["1.feedforward.gate.weight", "3.feedforward.gate.weight"])):
-        layers = Encoder(SHAPE).layers
-        gate = insert_experts(layers, [1, 3], experts=3, routing="token", one_gate=one)
+        layers = (encoder := Encoder(SHAPE)).layers
+        gate = insert_experts(encoder, NO_ADAPTERS, [1, 3], experts=3, routing="token", one_gate=one)
         assert [name for name in layers.state_dict() if name.endswith("gate.weight")] == names
         assert (gate is not None) == one
         assert (layers[1].feedforward.active_gate is layers[3].feedforward.active_gate) == one
-    layers = Encoder(SHAPE).layers
-    assert insert_experts(layers, [0], experts=2, routing="role", one_gate=True) is None
+    layers = (encoder := Encoder(SHAPE)).layers
+    assert insert_experts(encoder, NO_ADAPTERS, [0], experts=2, routing="role", one_gate=True) is None
     assert not [name for name in layers.state_dict() if "gate" in name] and feedforward.find_routers(layers) == {}
 
 
@@ -167,7 +180,6 @@ def test_the_place_of_experts():
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_centred_gate_is_even_at_the_mean_of_its_layer_and_reads_differences_from_it_as_before(shared):
-    """Without another weight, and without taking a direction away: what tells queries from documents may be the difference of means."""
     torch.manual_seed(1)
     gate = router.make_gate(16, 2)
     layers = [RoutedFeedForward(FeedForward(SHAPE), experts=2, routing="token", gate=gate if shared else None) for _ in range(2)]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moeir.errors import ArtifactError, DataError, UsageError
-from moeir.representations.base import RepresentationWriter, ragged_positions
+from moeir.representations.base import RepresentationWriter
 from moeir.representations.dense import Dense
 from moeir.representations.encodings import Pruning
 from moeir.representations.exact_match import ExactMatch
@@ -143,16 +143,6 @@ def test_scores_scale_stay_float32_under_autocast_and_have_gradients(kind):
     column.requires_grad_()
     queries.select(torch.tensor([2, 0])).scores(random_texts(kind, 9, 1)).sum().backward()
     assert column.grad is not None and bool(column.grad.abs().sum() > 0)
-
-
-@quick
-@given(lengths=st.lists(st.integers(0, 4), min_size=1, max_size=6), data=st.data())
-def test_spans_lists_the_places_of_the_chosen_texts(lengths, data):
-    starts = torch.tensor([0, *lengths]).cumsum(0)
-    rows = data.draw(st.lists(st.integers(0, len(lengths) - 1), max_size=6))
-    positions, new_starts = ragged_positions(starts, torch.tensor(rows, dtype=torch.int64))
-    assert positions.tolist() == [position for row in rows for position in range(starts[row], starts[row + 1])]
-    assert new_starts.tolist() == np.cumsum([0, *(lengths[row] for row in rows)]).tolist()
 
 
 @pytest.mark.parametrize("value", [1e5, float("inf"), float("nan")])

@@ -46,7 +46,7 @@ MORE_TESTS = {  # of modules that no test imports, or not all that matter
     "functions": "test_public_api", "reporting/training_curves": "stages/test_report",
     "stages/check": "data_checks/", "stages/checkpoint_options": "stages/test_pretrain",
     "stages/convert": "formats/test_convert", "stages/finetune": "stages/test_training_checkpoints stages/test_early_refusals",
-    "stages/init": "architectures/test_initialize stages/test_every_architecture", "stages/variants": "test_variants test_cli",
+    "stages/init": "architectures/test_checkpoint stages/test_every_architecture", "stages/variants": "test_variants test_cli",
     "stages/run_arguments": "stages/test_fuse stages/test_evaluate", "retrieval/explain": "stages/test_search_explain",
     "retrieval/run_files": "stages/test_search",
 }  # fmt: skip

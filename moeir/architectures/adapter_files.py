@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
+from moeir.architectures.base import Architecture
 from moeir.artifacts import atomic_write, manifests
 from moeir.backbones.families import weights_io
 from moeir.backbones.json_fields import read_json_object
@@ -92,9 +93,10 @@ def open_trunk(checkpoint: Path, entry: Mapping[str, Any]) -> tuple[Trunk, Path]
     return trunk, folder
 
 
-def hold_in_half(architecture: nn.Module, dtype: torch.dtype, *, embeddings: bool) -> None:
-    """Hold the frozen linear maps, and `embeddings`, in a dtype; what they give is in that of products, or float32."""
-    if dtype == torch.float32:
+def hold_trunk(architecture: Architecture, trunk: Trunk) -> None:
+    """Hold the frozen linear maps and embeddings of an architecture in the dtype of its trunk; what they give is in that of products, or
+    float32. Word embeddings that a vocabulary head reads stay float32."""
+    if (dtype := TRUNK_DTYPES[trunk.dtype]) == torch.float32:
         return
     frozen = list_frozen(architecture)
     for owner_name, owner in list(architecture.named_modules()):
@@ -103,7 +105,7 @@ def hold_in_half(architecture: nn.Module, dtype: torch.dtype, *, embeddings: boo
                 continue
             if is_plain_linear(part):
                 part = FrozenLinear(part)  # type: ignore[arg-type]
-            elif type(part) is nn.Embedding and embeddings:
+            elif type(part) is nn.Embedding and architecture.encoder.vocabulary_head is None:
                 part = FrozenEmbedding(part)
             if isinstance(part, FrozenLinear | FrozenEmbedding):
                 part.to_half(dtype)
@@ -211,8 +213,9 @@ def find_adapters(folder: Path, arch: str, options: Mapping[str, str]) -> dict[s
 
 def _read_published(folder: Path, arch: str) -> PeftAdapter:
     adapter = read_adapter(folder)
-    is_read = {path: arch == "cross-encoder" or not path.startswith("pooler.") for path in adapter.weights}
-    return adapter._replace(weights={path: pair for path, pair in adapter.weights.items() if is_read[path]})
+    if arch == "cross-encoder":
+        return adapter
+    return adapter._replace(weights={path: pair for path, pair in adapter.weights.items() if not path.startswith("pooler.")})
 
 
 @torch.no_grad()

@@ -120,13 +120,9 @@ class Architecture(nn.Module):
         """expert -> kind of representation."""
         return {name: str(head.kind) for name, head in self.heads.items()}
 
-    def encode_states(self, tokens: PackedTokens) -> dict[str, Tensor]:
-        """expert -> states [T, H], the input of its head: those of the encoder's last layer."""
+    def encode_states(self, tokens: PackedTokens, experts: Sequence[str]) -> dict[str, Tensor]:
+        """expert -> states [T, H], the input of its head: those of the encoder's last layer, of at least these experts."""
         return dict.fromkeys(self.heads, self.encoder_for(tokens.side)(tokens))
-
-    def encode_states_of(self, experts: Sequence[str], tokens: PackedTokens) -> dict[str, Tensor]:
-        """`encode_states` of at least these experts; of none, if no expert needs the encoder."""
-        return self.encode_states(tokens) if experts else {}
 
     def apply_head(self, expert: str, states: Tensor | None, tokens: PackedTokens) -> Representation:
         """An expert's representation from its states; None for one that needs no encoder."""
@@ -202,7 +198,8 @@ class Architecture(nn.Module):
         ordered = tokens.sort_by_length()
         wanted = [expert for expert in self.representation_kinds if experts is None or expert in experts]
         without_encoder = self.token_experts if tokens.side == "query" else ()
-        states = self.encode_states_of([expert for expert in wanted if expert not in without_encoder], ordered)
+        by_encoder = [expert for expert in wanted if expert not in without_encoder]
+        states = self.encode_states(ordered, by_encoder) if by_encoder else {}
         representations = {}
         for expert in wanted:
             representation, scale = self.apply_head(expert, states.get(expert), ordered), self.scales.get(expert, 1.0)

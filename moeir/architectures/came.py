@@ -15,8 +15,7 @@ from moeir.heads.lexical import LexicalHead, has_fixed_bias
 from moeir.heads.pooling import PoolingHead
 from moeir.heads.token_vectors import TokenVectorHead
 from moeir.mixtures.adapters import NO_ADAPTERS, AdapterOptions, TowerRouter, insert_adapters, merge_adapters
-from moeir.mixtures.embedding import EmbeddingMixture
-from moeir.mixtures.feedforward import find_routers, insert_experts, select_expert_layers
+from moeir.mixtures.feedforward import find_routers
 from moeir.parsing import check_choice
 
 EXPERTS = ("lexical", "local", "global")
@@ -25,15 +24,12 @@ EXPERTS = ("lexical", "local", "global")
 class Came(Architecture):
     """Competing experts over shared layers: lexical (sparse), local (late interaction), global (dense).
 
-    The shared layers can hold routed feed-forward experts (`routing=role` makes them textual experts, `routed_every=0` puts them in every
-    shared layer), and the global expert can have a gated block over its vector (`global_experts=6`).
     `experts`: some of lexical+local+global. `embeddings`: shared or private (with shared_layers=0). `lexical_queries`: encoder, or tokens
     (a learned weight for each token of the vocabulary: no tower reads a query). `pooling`: cls or mean. `normalise` and `dimension` (as
     for dense) are of the global expert, `local_normalise` of the local one: finetune sets global_scale to 20 with normalise=true, unless
-    it is set (--temperature), and never local_scale. `routing`: shared, role, sequence or token. Further options of an expert or a router
-    are those of an architecture of its own: splade, colbert, taser, sbmoe. `adapters`: the rank of adapters in place of towers, one for
-    each expert on the maps of frozen private layers, which run for all experts at once; their options are those of dense. Shared layers
-    are frozen, unless `shared_adapters` is the rank of adapters that serve all experts.
+    it is set (--temperature), and never local_scale. `adapters`: the rank of adapters in place of towers, one for each expert on the maps
+    of frozen private layers, which run for all experts at once; their options are those of dense. Shared layers are frozen, unless
+    `shared_adapters` is the rank of adapters that serve all experts.
     """
 
     is_hf_compatible = False
@@ -55,20 +51,16 @@ class Came(Architecture):
         lexical_scale: float = 1.0,
         local_scale: float = 1.0,
         global_scale: float = 1.0,
-        routing: str = "shared",
-        routed_experts: int = 2,
-        routed_every: int = 0,
-        global_experts: int = 0,
         shared_adapters: int = 0,
         adapters: AdapterOptions = NO_ADAPTERS,
     ) -> None:
         super().__init__(encoder, special_tokens)
         encoder.check_layers("came")
-        _check_options(experts, shared_layers, embeddings, routing, global_experts, depth=(depth := len(encoder.layers)))
+        _check_options(experts, shared_layers, embeddings, depth=(depth := len(encoder.layers)))
         experts = tuple(name for name in EXPERTS if name in experts)
         self.towers, self.shared_layers, self.experts = nn.ModuleDict(), shared_layers, experts
-        if adapters.adapters and (shared_layers == depth or routing != "shared" or embeddings == "private"):
-            reason = f"found shared_layers={shared_layers} of {depth}, routing={routing}, embeddings={embeddings}"
+        if adapters.adapters and (shared_layers == depth or embeddings == "private"):
+            reason = f"found shared_layers={shared_layers} of {depth}, embeddings={embeddings}"
             raise UsageError(f"came:adapters: they are for private layers over shared ones that are frozen; {reason}")
         insert_adapters(encoder, adapters, experts, range(shared_layers, depth), make_router=lambda layer: TowerRouter())
         if not adapters.adapters:
@@ -78,10 +70,6 @@ class Came(Architecture):
             raise UsageError(f"came:shared_adapters={shared_adapters}: they are for shared layers, beside adapters=RANK of private ones")
         if shared_adapters:
             insert_adapters(encoder, replace(adapters, adapters=shared_adapters), ("shared",), range(shared_layers))
-        self.router = None
-        if routing != "shared":
-            expert_layers = select_expert_layers(shared_layers, every=routed_every)
-            self.router = insert_experts(encoder.layers, expert_layers, one_gate=True, experts=routed_experts, routing=routing)
         if "lexical" not in experts:
             encoder.vocabulary_head = None
         self.private_embeddings = nn.ModuleDict()
@@ -96,8 +84,6 @@ class Came(Architecture):
             "global": lambda: PoolingHead(pooling=pooling, normalise=normalise),
         }
         self.heads.update({name: heads[name]() for name in experts})
-        if global_experts:
-            self.mixture = EmbeddingMixture(encoder.config.hidden, experts=global_experts)
         scales = {"lexical": lexical_scale, "local": local_scale, "global": global_scale}
         self.scales = {name: scales[name] for name in experts}
         self.set_dimension(dimension)
@@ -108,13 +94,8 @@ class Came(Architecture):
         towers = {f"{tower}.{name}": router for tower, layers in self.towers.items() for name, router in find_routers(layers).items()}
         return super().routers(side) | towers
 
-    def encode_states(self, tokens: PackedTokens) -> dict[str, Tensor]:
-        return self.encode_states_of(self.experts, tokens)
-
-    def encode_states_of(self, experts: Sequence[str], tokens: PackedTokens) -> dict[str, Tensor]:
+    def encode_states(self, tokens: PackedTokens, experts: Sequence[str]) -> dict[str, Tensor]:
         """The shared layers run once, then the tower of each expert; with private embeddings each embeds the tokens itself."""
-        if not experts:
-            return {}
         shared = run_layers(self.encoder.layers[: self.shared_layers], self.encoder.embeddings(tokens), tokens)
         if not self.towers:
             return self._run_adapted_towers(experts, shared, tokens)
@@ -139,7 +120,7 @@ class Came(Architecture):
         super().merge_adapters(dtype)
 
 
-def _check_options(experts: tuple[str, ...], shared_layers: int, embeddings: str, routing: str, global_experts: int, *, depth: int) -> None:
+def _check_options(experts: tuple[str, ...], shared_layers: int, embeddings: str, *, depth: int) -> None:
     if not 0 <= shared_layers <= depth:
         advice = f"expected 0 to {depth}, as in --arch came:shared_layers={depth * 10 // 12}"
         raise UsageError(f"came:shared_layers={shared_layers}: the encoder has {depth} layers; {advice}")
@@ -149,7 +130,3 @@ def _check_options(experts: tuple[str, ...], shared_layers: int, embeddings: str
     check_choice("came:embeddings", embeddings, ("shared", "private"))
     if embeddings == "private" and shared_layers:
         raise UsageError(f"came:embeddings=private needs shared_layers=0, found {shared_layers}")
-    if routing != "shared" and not shared_layers:
-        raise UsageError(f"came:routing={routing}: routed experts need shared layers, found shared_layers=0")
-    if global_experts and "global" not in experts:
-        raise UsageError(f"came:global_experts={global_experts}: the experts {'+'.join(experts)} have no global one")

@@ -91,9 +91,9 @@ class RetrievalModel:
         if self.architecture.reads_pairs:
             raise UsageError(f"--query-prompt {name}: a cross-encoder has the query prefix only; set --query-prefix instead")
 
-    def select_prompt(self, name: str, flag: str = "--prompt") -> None:
-        """Read queries with one of the checkpoint's prompts; UsageError, with the `flag`, if it has none of this name."""
-        self.input_config = replace(self.input_config, query_prefix=self.input_config.find_query_prompt(name, flag))
+    def select_prompt(self, name: str) -> None:
+        """Read queries with one of the checkpoint's prompts; UsageError if it has none of this name."""
+        self.input_config = replace(self.input_config, query_prefix=self.input_config.find_query_prompt(name, "--prompt"))
 
     def __repr__(self) -> str:
         return f"RetrievalModel({self.path or 'unsaved'}: {self.spec})"
@@ -365,12 +365,7 @@ def load_with_spec(folder: Path, spec: str, input_config: InputConfig, device: s
     architecture = build_architecture(spec, weights_io.make_encoder(config, folder, vocabulary_head=head), tokenizer.special_tokens)
     state = architecture.state_dict()
     names = {name.removeprefix("encoder."): name for name in state}  # as in the file -> in the architecture
-    expected = {name: state[full_name] for name, full_name in names.items()}
-    if set(expected) != set(weights):
-        differing = sorted(set(expected) ^ set(weights))[0]
-        advice = f"start {variants.parse_spec(spec).name} from plain weights"
-        raise ArtifactError(f"{folder}: its weights are not those of {spec} (first: {differing}); {advice}")
-    weights_io.check_shapes(folder, expected, weights)
+    _check_weights(folder, spec, {name: state[full_name] for name, full_name in names.items()}, weights)
     architecture.load_state_dict({names[name]: value for name, value in weights.items()})
     return RetrievalModel(architecture.to(device), tokenizer, input_config, canonical_spec(spec), config)
 
@@ -382,21 +377,20 @@ def _load_adapters(folder: Path, spec: str, input_config: InputConfig, entry: Ma
     weights_io.choose_backbone(config, trunk.backbone)
     encoder = weights_io.read_encoder(trunk_folder, vocabulary_head=True, config=config)
     architecture = build_architecture(spec, encoder, tokenizer.special_tokens)
-    expected, weights = adapter_files.select_head_weights(architecture), weights_io.read_tensors(folder / TRAINED_FILE)
-    if differing := sorted(expected.keys() ^ weights.keys()):
-        raise ArtifactError(f"{folder}: its weights are not those of {spec} (first: {differing[0]}); start it from its base weights")
-    weights_io.check_shapes(folder, expected, weights)
+    weights = weights_io.read_tensors(folder / TRAINED_FILE)
+    _check_weights(folder, spec, adapter_files.select_head_weights(architecture), weights)
     architecture.load_state_dict(weights, strict=False)
     is_dense = variants.parse_spec(spec).name == "dense" and architecture.document_encoder is None
     adapter_files.read_adapters(folder, architecture, at_root=is_dense)
-    hold_trunk(architecture, trunk)
+    adapter_files.hold_trunk(architecture, trunk)
     return RetrievalModel(architecture.to(device), tokenizer, input_config, canonical_spec(spec), config, trunk=trunk)
 
 
-def hold_trunk(architecture: Architecture, trunk: adapter_files.Trunk) -> None:
-    """Hold the frozen weights of an architecture in the dtype of its trunk; word embeddings that a vocabulary head reads stay float32."""
-    dtype = adapter_files.TRUNK_DTYPES[trunk.dtype]
-    adapter_files.hold_in_half(architecture, dtype, embeddings=architecture.encoder.vocabulary_head is None)
+def _check_weights(folder: Path, spec: str, expected: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
+    """ArtifactError for weights with other names or shapes than those of an architecture."""
+    if differing := sorted(expected.keys() ^ weights.keys()):
+        raise ArtifactError(f"{folder}: its weights are not those of {spec} (first: {differing[0]}); start it from its base weights")
+    weights_io.check_shapes(folder, expected, weights)
 
 
 def check_token_ids(folder: Path, tokenizer: TextTokenizer, config: EncoderConfig) -> None:

@@ -21,18 +21,13 @@ class Coil(Architecture):
         *,
         dim: int = 32,
         cls_dim: int = 768,
-        exact_scale: float = 1.0,
-        global_scale: float = 1.0,
     ) -> None:
         super().__init__(encoder, special_tokens)
         if cls_dim < 0:
             raise UsageError(f"coil:cls_dim={cls_dim}: expected 1 or more, or 0 for no [CLS] part")
-        if exact_scale < 0:
-            raise UsageError(f"coil:exact_scale={exact_scale}: expected 0 or more, as its scores are floored at 0")
         encoder.vocabulary_head = None
         hidden = encoder.config.hidden
         if cls_dim:
             self.heads["global"] = ProjectionHead(hidden, dimension=cls_dim)
             self.summed_experts = {"hybrid": ("global", "exact")}
         self.heads["exact"] = CoilHead(hidden, special_tokens, dimension=dim)
-        self.scales = {"global": global_scale, "exact": exact_scale} if cls_dim else {"exact": exact_scale}

@@ -18,7 +18,6 @@ from moeir.architectures.checkpoint import (
     build_architecture,
     canonical_spec,
     check_token_ids,
-    hold_trunk,
     is_checkpoint,
     load_with_spec,
     read_metadata,
@@ -50,17 +49,10 @@ log = logging.getLogger(__name__)
 
 
 def build_checkpoint(
-    model: Path,
-    arch: str | None,
-    overrides: dict[str, Any],
-    texts: Sequence[str] = (),
-    seed: int = 42,
-    *,
-    random_weights: bool = False,
-    backbone: str | None = None,
+    model: Path, arch: str | None, overrides: dict[str, Any], texts: Sequence[str] = (), seed: int = 42, **options: Any
 ) -> RetrievalModel:
     """`open_weights`, with what they lack fitted on `texts`, if any."""
-    checkpoint = open_weights(model, arch, overrides, seed, random_weights=random_weights, backbone=backbone)
+    checkpoint = open_weights(model, arch, overrides, seed, **options)
     fit_fresh_parts(checkpoint, texts, seed)
     return checkpoint
 
@@ -202,7 +194,7 @@ def _open_trunk(
     by_transformers = "transformers" if config.get("is_causal", True) else "bidirectional"
     backbone = by_transformers if weights_io.uses_transformers(config) else "moeir"
     trunk = adapter_files.Trunk.from_folder(model, folder, backbone, dtype)
-    hold_trunk(architecture, trunk)
+    adapter_files.hold_trunk(architecture, trunk)
     return trunk
 
 
@@ -292,7 +284,7 @@ def _fit_mlm_head(model: RetrievalModel, texts: Sequence[str], seed: int) -> Non
     ids.sort(key=len)
     batches = split_by_tokens([len(text) for text in ids], MAX_BATCH_TOKENS)
     parts = [PackedTokens.from_lists(ids[first:last], "document") for first, last in batches]
-    outputs = [architecture.encode_states(part)["lexical"] if is_lexical else architecture.encoder(part) for part in parts]
+    outputs = [architecture.encode_states(part, ["lexical"])["lexical"] if is_lexical else architecture.encoder(part) for part in parts]
     states, token_ids = torch.cat(outputs), torch.cat([part.ids for part in parts])
     special_tokens = architecture.special_tokens
     special_ids = [number for number in (special_tokens.beginning, special_tokens.separator) if number is not None]
@@ -332,7 +324,6 @@ def _draw_vocabulary_texts(tokenizer: TextTokenizer, seed: int) -> list[str]:
     return [" ".join(words[first : first + 30]) for first in range(0, len(words), 30)]
 
 
-@torch.no_grad()
 def _load_head_weights(folder: Path, architecture: Architecture, weights: Mapping[str, Tensor]) -> None:
     """Copy the weights that a folder has for the heads."""
     parameters = dict(architecture.named_parameters())
@@ -341,8 +332,7 @@ def _load_head_weights(folder: Path, architecture: Architecture, weights: Mappin
     if differing := sorted(expected.keys() ^ weights.keys()):
         raise ArtifactError(f"{folder}: the weights of its modules are not those that their settings describe (first: {differing[0]})")
     weights_io.check_shapes(folder, expected, weights)
-    for name, parameter in expected.items():
-        parameter.copy_(weights[name])
+    architecture.load_state_dict(weights, strict=False)
 
 
 @torch.no_grad()
@@ -376,7 +366,6 @@ def load_classification_head(folder: Path, architecture: Architecture) -> None:
             parameter.copy_(weights[name])
 
 
-@torch.no_grad()
 def load_head_files(folder: Path, architecture: Architecture) -> None:
     """Copy the heads that `head_files` of an architecture names into it; ArtifactError for a file that is missing or of other sizes."""
     for expert, name in architecture.head_files.items():
@@ -390,5 +379,4 @@ def load_head_files(folder: Path, architecture: Architecture) -> None:
             advice = ": local_dim sets the width of token vectors" if expert == "local" else ""
             raise ArtifactError(f"{path}: has the weights {shapes}; expected {expected}{advice}")
         weights_io.check_shapes(path, parameters, tensors)
-        for key, parameter in parameters.items():
-            parameter.copy_(tensors[key])
+        projection.load_state_dict(tensors)

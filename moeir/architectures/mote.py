@@ -6,8 +6,8 @@ from moeir.backbones.packed_tokens import SpecialTokens
 from moeir.errors import UsageError
 from moeir.heads.lexical import LexicalHead, has_fixed_bias
 from moeir.heads.pooling import PoolingHead
-from moeir.mixtures.adapters import NO_ADAPTERS, AdapterOptions, insert_adapters, insert_routed_adapters
-from moeir.mixtures.feedforward import insert_experts, select_expert_layers
+from moeir.mixtures.adapters import NO_ADAPTERS, AdapterOptions, insert_adapters, insert_experts
+from moeir.mixtures.feedforward import select_expert_layers
 from moeir.parsing import check_choice
 
 SIMILARITIES = {"hybrid": ("global", "lexical"), "dense": ("global",), "sparse": ("lexical",)}
@@ -53,12 +53,9 @@ class Mote(Architecture):
             encoder.vocabulary_head = None
         if encoders == "mote":
             encoder.check_layers("mote")
-            expert_layers, options = select_expert_layers(len(encoder.layers), every=every, layers=layers), {"experts": 2, "one_gate": True}
-            if adapters.adapters:
-                insert_routed_adapters(encoder, adapters, expert_layers, routing="role", **options)
-            else:
-                insert_experts(encoder.layers, expert_layers, routing="role", **options)
-        if encoders != "mote" or not adapters.adapters:
+            expert_layers = select_expert_layers(len(encoder.layers), every=every, layers=layers)
+            insert_experts(encoder, adapters, expert_layers, experts=2, routing="role", one_gate=True)
+        else:
             insert_adapters(encoder, adapters, ("shared",))
         self.is_hf_compatible = encoders == "siamese" and not adapters.adapters
         if encoders == "separate":

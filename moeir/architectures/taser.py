@@ -4,8 +4,8 @@ from moeir.architectures.base import Architecture
 from moeir.backbones.encoder import Encoder
 from moeir.backbones.packed_tokens import SpecialTokens
 from moeir.heads.pooling import PoolingHead
-from moeir.mixtures.adapters import NO_ADAPTERS, AdapterOptions, insert_adapters, insert_routed_adapters
-from moeir.mixtures.feedforward import insert_experts, select_expert_layers
+from moeir.mixtures.adapters import NO_ADAPTERS, AdapterOptions, insert_adapters, insert_experts
+from moeir.mixtures.feedforward import select_expert_layers
 from moeir.mixtures.router import ROUTINGS
 from moeir.parsing import check_choice
 
@@ -56,11 +56,7 @@ class Taser(Architecture):
             expert_layers = select_expert_layers(len(encoder.layers), every=every, layers=layers)
             options = {"gate_input": gate_input, "gradient": gradient, "gate_start": gate_start, "temperature": temperature}
             options |= {"experts": experts, "routing": routing, "one_gate": gates == "one"}
-            if adapters.adapters:
-                self.router = insert_routed_adapters(encoder, adapters, expert_layers, **options)
-            else:
-                adapters.check()
-                self.router = insert_experts(encoder.layers, expert_layers, **options)
+            self.router = insert_experts(encoder, adapters, expert_layers, **options)
         self.is_hf_compatible = routing == "shared" and not adapters.adapters
         self.heads["global"] = PoolingHead(pooling=pooling, normalise=normalise)
         self.scales = {"global": scale}

@@ -68,9 +68,7 @@ class LexicalHead(nn.Module):
         pairs = torch.unique(tokens.text_indices().index_select(0, ordinary) * vocabulary + tokens.ids.index_select(0, ordinary))
         terms = pairs % vocabulary
         weights = self.query_weights.float().index_select(0, terms) * WEIGHT_UNIT
-        positive = (~(weights <= 0)).nonzero()[:, 0]  # NaN too, which is refused later
-        texts, terms, weights = (part.index_select(0, positive) for part in (pairs // vocabulary, terms, weights))
-        return Sparse.from_pairs(texts, terms, weights, len(tokens), vocabulary)
+        return Sparse.from_pairs(pairs // vocabulary, terms, weights, len(tokens), vocabulary).drop_zero_weights()
 
     def forward(self, states: Tensor | None, tokens: PackedTokens, encoder: Encoder) -> Sparse:
         """states [T, H] -> sparse weights over V terms for B texts; states are None for a side that is not read."""
@@ -81,14 +79,10 @@ class LexicalHead(nn.Module):
         transformed, bias = head(states), head.bias if self.bias is None else self.bias
         product_words = words if encoder.product_words is None else encoder.product_words
         texts, terms, positions = find_max_positions(transformed, tokens.layout, product_words, bias)  # log(1 + x) is monotonic
-        logits = selected_logits(transformed, words, bias, terms, positions)
-        if logits.is_cuda:  # rounding can leave weights of 0; dropping them here would synchronise
-            weights = torch.log1p(logits.relu())
-        else:
-            positive = (~(logits <= 0)).nonzero()[:, 0]
-            texts, terms, weights = texts[positive], terms[positive], torch.log1p(logits[positive])
+        weights = torch.log1p(selected_logits(transformed, words, bias, terms, positions).relu())
         weights = torch.log1p(weights) if self.activation == "log1p_relu" else weights
-        return Sparse.from_pairs(texts, terms, weights, len(tokens), len(words))
+        encoded = Sparse.from_pairs(texts, terms, weights, len(tokens), len(words))
+        return encoded if weights.is_cuda else encoded.drop_zero_weights()  # by rounding; on CUDA later, as it synchronises
 
 
 class TokenWeightHead(nn.Module):
@@ -113,6 +107,4 @@ class TokenWeightHead(nn.Module):
         keys = tokens.text_indices().index_select(0, rows) * vocabulary + tokens.ids.index_select(0, rows)
         pairs, pair_of_token = torch.unique(keys, return_inverse=True)
         weights = token_weights.new_zeros(len(pairs)).scatter_reduce(0, pair_of_token, token_weights, "amax")
-        positive = (~(weights <= 0)).nonzero()[:, 0]  # NaN too, which is refused later
-        pairs, weights = pairs.index_select(0, positive), weights.index_select(0, positive)
-        return Sparse.from_pairs(pairs // vocabulary, pairs % vocabulary, weights, len(tokens), vocabulary)
+        return Sparse.from_pairs(pairs // vocabulary, pairs % vocabulary, weights, len(tokens), vocabulary).drop_zero_weights()

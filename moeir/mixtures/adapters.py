@@ -4,8 +4,8 @@ y = x Wᵀ + b + (alpha / r) · Σ w_i x A_iᵀ B_iᵀ, with the weights w of `d
 each of equal blocks of rows (towers as one batch), or any for each row. W and b are frozen; A and B are float32, and train.
 
 An adapted map is a `torch.nn.Linear` whose `state_dict` has the names of its plain form, `weight` and `bias`, and besides `down` [E, r, K]
-and `up` [E, N, r]: A of expert e is down[e] and B is up[e], as in PEFT's files. `list_adapters` lists these by expert and by the name of
-the map in transformers. A table of embeddings that `adapter_maps` names has adapters in the same form, one for all texts or for each role.
+and `up` [E, N, r]: A of expert e is down[e] and B is up[e], as in PEFT's files. A table of embeddings that `adapter_maps` names has
+adapters in the same form, one for all texts or for each role.
 """
 
 import math
@@ -23,7 +23,7 @@ from moeir.backbones.encoder import Encoder
 from moeir.backbones.layers import FrozenEmbedding, FrozenLinear, Layer, TopKFeedForward, is_plain_linear
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
-from moeir.mixtures.feedforward import check_unrouted, has_learned_router
+from moeir.mixtures.feedforward import RoutedFeedForward, check_unrouted, has_learned_router
 from moeir.mixtures.router import LEARNED_ROUTINGS, ExpertRouter, make_gate
 
 GROUPS = ("all", "attention", "feedforward")
@@ -56,13 +56,11 @@ NO_ADAPTERS = AdapterOptions()
 
 
 class AdaptedLinear(FrozenLinear):
-    """A frozen linear map with an adapter for each of some experts. `path` is its name in the model of transformers."""
+    """A frozen linear map with an adapter for each of some experts; `adapters` are the parameters of `_add_adapters`."""
 
-    def __init__(
-        self, linear: nn.Linear, *, path: str, experts: Sequence[str], rank: int, alpha: float | None = None, dropout: float = 0.0
-    ) -> None:
+    def __init__(self, linear: nn.Linear, **adapters: Any) -> None:
         super().__init__(linear)
-        _add_adapters(self, path, experts, rank, alpha, dropout)
+        _add_adapters(self, **adapters)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """[..., K] -> [..., N]."""
@@ -94,15 +92,12 @@ class AdaptedLinear(FrozenLinear):
 
 
 class AdaptedEmbedding(FrozenEmbedding):
-    """A frozen table with an adapter for each of some experts: the row of token t has (alpha / r) · B A[:, t] more. `path` is its name in
-    the model of transformers."""
+    """A frozen table with an adapter for each of some experts: the row of token t has (alpha / r) · B A[:, t] more."""
 
-    def __init__(
-        self, table: nn.Embedding, *, path: str, experts: Sequence[str], rank: int, alpha: float | None = None, dropout: float = 0.0
-    ) -> None:
+    def __init__(self, table: nn.Embedding, **adapters: Any) -> None:
         super().__init__(table)
         self.weight.requires_grad_(False)
-        _add_adapters(self, path, experts, rank, alpha, dropout)
+        _add_adapters(self, **adapters)
 
     def forward(self, ids: Tensor) -> Tensor:
         """[...] -> [..., H]."""
@@ -119,8 +114,9 @@ class AdaptedEmbedding(FrozenEmbedding):
 Adapted: TypeAlias = AdaptedLinear | AdaptedEmbedding
 
 
-def _add_adapters(module: Any, path: str, experts: Sequence[str], rank: int, alpha: float | None, dropout: float) -> None:
-    """Give a frozen map, or a table, adapters of some experts: A as PEFT draws it for maps, kaiming-uniform with a = √5, and B of zeros."""
+def _add_adapters(module: Any, *, path: str, experts: Sequence[str], rank: int, alpha: float | None = None, dropout: float = 0.0) -> None:
+    """Give a frozen map, or a table, adapters of some experts: A as PEFT draws it for maps, kaiming-uniform with a = √5, and B of zeros.
+    `path` is its name in the model of transformers."""
     module.path, module.experts, module.dropout = path, tuple(experts), nn.Dropout(dropout)
     module.scaling = 2.0 if alpha is None else alpha / rank
     outputs, inputs = module.weight.mT.shape if isinstance(module, nn.Embedding) else module.weight.shape
@@ -131,15 +127,11 @@ def _add_adapters(module: Any, path: str, experts: Sequence[str], rank: int, alp
 
 
 class AdapterRouter(ExpertRouter):
-    """Chooses the adapters of a layer's maps, all of them by one decision; `routing` are the options of `set_routing`.
+    """Chooses the adapters of a layer's maps, all of them by one decision.
 
     A gate's gradient is that of the outputs of each map: with the weights w of the experts' updates, one-hot in value, `full` is
     w_i = z_i straight-through, `pair` moves w from the chosen expert to the other one, and `switch` multiplies the chosen w.
     """
-
-    def __init__(self, experts: int, hidden: int, **routing: Any) -> None:
-        super().__init__()
-        self.set_routing(experts, hidden, **routing)
 
     def forward(self, states: Tensor, tokens: PackedTokens, block: Tensor) -> AdapterChoice:
         """states [T, H], the input of the layer's feed-forward or of the layer, block [T, H], that of the layer."""
@@ -184,7 +176,7 @@ def insert_adapters(
         return
     if options.adapters > encoder.config.hidden:
         raise UsageError(f"adapters={options.adapters}: expected a rank of at most {encoder.config.hidden}, the width of the states")
-    if not list_adapters(encoder):
+    if not any(isinstance(module, Adapted) for module in encoder.modules()):
         for part in (encoder.embeddings, encoder.layers, encoder.vocabulary_words):
             part.requires_grad_(False)
     frozen = {name: weight for name, weight in encoder.named_parameters() if not weight.requires_grad}
@@ -214,21 +206,28 @@ def insert_adapters(
             setattr(owner, name, kind(getattr(owner, name), path=path, experts=experts, **sizes))
 
 
-def insert_routed_adapters(
-    encoder: Encoder, options: AdapterOptions, layers: Sequence[int], *, experts: int, one_gate: bool, **routing: Any
+def insert_experts(
+    encoder: Encoder, adapters: AdapterOptions, layers: Sequence[int], *, experts: int, routing: str, one_gate: bool, **options: Any
 ) -> nn.Linear | None:
-    """Put adapters of experts that are chosen by role or by a learned gate on some layers; returns the gate that layers share, if any.
+    """Put experts that are chosen by role or by a learned gate into some layers: adapters, if their options say so, or copies of a layer's
+    feed-forward; returns the gate that layers share, if there is one.
 
-    `routing` are the options of `ExpertRouter.set_routing`. UsageError for layers that were trained with experts.
+    `options` are those of `ExpertRouter`. UsageError for an impossible number of experts, or a layer that was trained with experts.
     """
+    adapters.check()
     check_expert_count(experts)
     check_unrouted(encoder.layers, layers)
-    is_learned = routing["routing"] in LEARNED_ROUTINGS
+    is_learned = routing in LEARNED_ROUTINGS
     gate = make_gate(encoder.layers[layers[0]].hidden, experts) if one_gate and is_learned else None
-    names = ROLES if routing["routing"] == "role" and experts == 2 else tuple(f"expert{number}" for number in range(experts))
-    if not is_learned:
-        routing["gate_input"] = "block_input"  # a role is known before
-    insert_adapters(encoder, options, names, layers, make_router=lambda layer: AdapterRouter(experts, layer.hidden, gate=gate, **routing))
+    options |= {"routing": routing, "gate": gate}
+    if adapters.adapters:
+        names = ROLES if routing == "role" and experts == 2 else tuple(f"expert{number}" for number in range(experts))
+        options |= {} if is_learned else {"gate_input": "block_input"}  # a role is known before
+        insert_adapters(encoder, adapters, names, layers, make_router=lambda layer: AdapterRouter(experts, layer.hidden, **options))
+        return gate
+    for layer in (encoder.layers[number] for number in layers):
+        layer.separate_feedforward()
+        layer.feedforward = RoutedFeedForward(layer.feedforward, experts=experts, **options)
     return gate
 
 
@@ -267,16 +266,6 @@ def _is_named(path: str, names: Sequence[str]) -> bool:
     """Whether some names stand for a map: a group, its name, or the last parts of it."""
     group = "attention" if "att" in _name_in_layer(path).lower() else "feedforward"
     return any(name in ("all", group, path) or path.endswith(f".{name}") for name in names)
-
-
-def list_adapters(model: nn.Module) -> dict[str, dict[str, tuple[Tensor, Tensor]]]:
-    """expert -> path of a map in transformers -> A [r, K] and B [N, r], views of the parameters, into which weights can be copied."""
-    adapters: dict[str, dict[str, tuple[Tensor, Tensor]]] = {}
-    for module in model.modules():
-        if isinstance(module, Adapted):
-            for expert, down, up in zip(module.experts, module.down.detach(), module.up.detach(), strict=True):
-                adapters.setdefault(expert, {})[module.path] = down, up
-    return adapters
 
 
 def merge_adapters(model: nn.Module, expert: int = 0, dtype: torch.dtype = torch.float32) -> None:

@@ -82,10 +82,8 @@ class EmbeddingMixture(nn.Module):
         """[B, n] softmax over all experts, noisy in training; logits are 0 without a gate."""
         logits = vectors.new_zeros(len(vectors), len(self.experts)) if self.gate is None else self.gate(vectors)
         self.last_routing = None if self.gate is None else RouterOutput.from_text_probabilities(logits.softmax(-1))
-        if self.training and self.noise is not None:
-            logits = logits + torch.randn_like(logits) * F.softplus(self.noise(vectors))
-        elif self.training and self.gate is None:
-            logits = logits + torch.randn_like(logits) * NOISE_SCALE
+        if self.training:
+            logits = logits + torch.randn_like(logits) * (NOISE_SCALE if self.noise is None else F.softplus(self.noise(vectors)))
         return logits.softmax(-1)
 
     def _choose(self, weights: Tensor, tokens: PackedTokens) -> tuple[Tensor, Tensor]:

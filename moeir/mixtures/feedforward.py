@@ -6,28 +6,27 @@ its layers': `backbones.layers.TopKFeedForward`.
 """
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from moeir.backbones.dispatch import check_expert_count, dispatch_to_experts
+from moeir.backbones.dispatch import dispatch_to_experts
 from moeir.backbones.layers import FeedForward, GatedFeedForward, TopKFeedForward
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
 from moeir.kernels.grouped_linear import ExpertGroups, grouped_linear, supports_grouped_linear
-from moeir.mixtures.router import LEARNED_ROUTINGS, ExpertRouter, make_gate
+from moeir.mixtures.router import LEARNED_ROUTINGS, ExpertRouter
 from moeir.parsing import is_count
 
 
 class RoutedFeedForward(ExpertRouter):
-    """I copies of a feed-forward and a router that sends each token to one of them; `routing` are the options of `set_routing`."""
+    """I copies of a feed-forward and a router that sends each token to one of them; `routing` are the options of `ExpertRouter`."""
 
     def __init__(self, feedforward: FeedForward, *, experts: int, **routing: Any) -> None:
-        super().__init__()
-        self.set_routing(experts, feedforward.hidden, **routing)
+        super().__init__(experts, feedforward.hidden, **routing)
         self.experts = nn.ModuleList(copy.deepcopy(feedforward) for _ in range(experts))
 
     def forward(self, states: Tensor, tokens: PackedTokens, block: Tensor) -> Tensor:
@@ -36,14 +35,8 @@ class RoutedFeedForward(ExpertRouter):
         if isinstance(decision, int):
             output: Tensor = self.experts[decision](states, tokens, block)
             return output
-        if decision.others:
-            return self._straight_through(states, decision.choice, decision.others)
-        return self._apply_choice(states, decision.choice, None if decision.strength is None else decision.strength[:, None])
-
-    def _straight_through(self, states: Tensor, choice: Tensor, others: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-        """The chosen expert's output, whose gradient moves it towards the `others`."""
-        output = self._apply_choice(states, choice)
-        for other, factor in others:
+        output = self._apply_choice(states, decision.choice, None if decision.strength is None else decision.strength[:, None])
+        for other, factor in decision.others:  # towards which the gradient moves the output
             with torch.no_grad():
                 difference = self._apply_choice(states, other) - output
             output = output + factor[:, None].to(output.dtype) * difference
@@ -110,26 +103,6 @@ def select_expert_layers(depth: int, *, every: int, layers: Sequence[str] = ()) 
     if not numbers:
         raise UsageError(f"every={every}: no layer of {depth} would have experts; expected 0 (all) to {depth - 1}")
     return numbers
-
-
-def insert_experts(
-    layers: nn.ModuleList, layer_numbers: Iterable[int], *, experts: int, routing: str, one_gate: bool, **options: object
-) -> nn.Linear | None:
-    """Replace the feed-forward of the given layers by experts, copies of it; returns the shared gate, if there is one.
-
-    UsageError for an unknown router, an impossible number of experts, or a layer that was trained with experts.
-    """
-    check_expert_count(experts)
-    numbers = list(layer_numbers)
-    check_unrouted(layers, numbers)
-    for number in numbers:
-        layers[number].separate_feedforward()
-    hidden = layers[numbers[0]].feedforward.hidden
-    gate = make_gate(hidden, experts) if one_gate and routing in LEARNED_ROUTINGS else None
-    for number in numbers:
-        layer = layers[number]
-        layer.feedforward = RoutedFeedForward(layer.feedforward, experts=experts, routing=routing, gate=gate, **options)
-    return gate
 
 
 def check_unrouted(layers: nn.ModuleList, numbers: Sequence[int]) -> None:

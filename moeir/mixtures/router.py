@@ -47,10 +47,11 @@ class ExpertRouter(nn.Module):
     """Chooses among `expert_count` experts for each text or token.
 
     `role`: the first half of the experts processes queries, the rest documents (with several per side: random in training, the first of
-    the side at inference). `sequence`: one choice per text, from its first token. `token`: one choice per token.
+    the side at inference). `sequence`: one choice per text, from its first token. `token`: one choice per token. A learned router makes a
+    gate, unless it gets one that layers share.
     """
 
-    def set_routing(
+    def __init__(
         self,
         experts: int,
         hidden: int,
@@ -62,7 +63,7 @@ class ExpertRouter(nn.Module):
         gate_start: str = "centred",
         temperature: float = 1.0,
     ) -> None:
-        """Set the number of experts and how they are chosen; a learned router makes a gate unless it gets one that layers share."""
+        super().__init__()
         choices = [("routing", routing, ROUTINGS), ("gate_input", gate_input, GATE_INPUTS)]
         for name, value, known in (*choices, ("gradient", gradient, GRADIENTS), ("gate_start", gate_start, GATE_STARTS)):
             check_choice(name, value, known)

@@ -66,7 +66,7 @@ class Sparse(PackedRepresentation):
         return type(self).from_pairs(texts[selected], self.terms[selected], self.weights[selected], len(self), self.vocabulary)
 
     def drop_zero_weights(self) -> Self:
-        is_positive = ~(self.weights <= 0)  # NaN stays
+        is_positive = ~(self.weights <= 0)  # NaN stays, which is refused later
         if bool(is_positive.all()):
             return self
         texts, terms, weights = self.text_indices()[is_positive], self.terms[is_positive], self.weights[is_positive]

@@ -8,7 +8,7 @@ import torch
 import transformers
 
 from moeir.backbones import transformers_model
-from tests.backbones import tiny_tokenizers
+from tests.backbones import tiny_models, tiny_tokenizers
 from tests.backbones.test_transformers_encoder import PACKED, WHOLE
 
 
@@ -26,6 +26,20 @@ def weights(tmp_path_factory):
         config = getattr(transformers, f"{family}Config")(**(settings | {"vocab_size": size} | changes))
         torch.manual_seed(3)
         transformers_model.choose_class(config)(config).save_pretrained(path)
+        return path
+
+    return folder
+
+
+@pytest.fixture(scope="session")
+def family_weights(tmp_path_factory):
+    """`family_weights(family, **options)`: a folder with a tiny model of one of our families and a tokenizer; to be read, never written."""
+
+    @functools.cache
+    def folder(name, **options):
+        path = tmp_path_factory.mktemp(name)
+        size = tiny_tokenizers.ALL_WRITERS[name](path)
+        tiny_models.make_model(name, vocab_size=size, **options).save_pretrained(path)
         return path
 
     return folder

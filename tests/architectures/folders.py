@@ -1,10 +1,11 @@
 """Folders of checkpoints and of published weights, as the tests here write, change and compare them."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from moeir.architectures.base import EncoderOutput
@@ -36,6 +37,15 @@ def check_same(actual: EncoderOutput, expected: EncoderOutput, tolerance: float 
         for column, values in expected[expert].columns().items():
             values, others = torch.as_tensor(values).float(), torch.as_tensor(actual[expert].columns()[column]).float()
             assert bool(values.isfinite().all()) and float((others - values).abs().max()) <= tolerance * float(values.abs().max())
+
+
+def assert_refused(
+    error: type[Exception] | tuple[type[Exception], ...], words: str, function: Callable[..., object], *arguments: Any, **options: Any
+) -> None:
+    """`function(*arguments, **options)` is an error of one line that matches `words`."""
+    with pytest.raises(error, match=words) as caught:
+        function(*arguments, **options)
+    assert "\n" not in str(caught.value)
 
 
 def list_modules(*entries: tuple[str, str]) -> list[dict[str, Any]]:

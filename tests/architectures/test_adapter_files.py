@@ -1,6 +1,8 @@
-"""Checkpoints with adapters on disk: PEFT's files for each expert, a trunk that is named, compared and never copied."""
+"""Experts as adapters: against full copies with merged weights, what trains, and on disk: PEFT's files for each expert, a trunk that is
+named, compared and never copied."""
 
 import json
+import re
 import shutil
 
 import huggingface_hub
@@ -15,10 +17,110 @@ from moeir.architectures.initialize import build_checkpoint
 from moeir.backbones.device import autocast
 from moeir.backbones.families import weights_io
 from moeir.errors import ArtifactError, UsageError
-from moeir.mixtures.adapters import list_adapters
-from tests.architectures.folders import change_json, save
-from tests.architectures.test_adapter_architectures import build_any
-from tests.architectures.test_expert_architectures import RULES, TEXTS, scores
+from moeir.mixtures.adapters import AdaptedLinear
+from moeir.training import objectives
+from moeir.training.param_groups import make_param_groups
+from moeir.training.regularizers import RegularizerWeights
+from tests.architectures.folders import assert_refused, change_json, save
+from tests.architectures.test_expert_architectures import RULES, TEXTS, build, scores
+from tests.conftest import run_moeir
+from tests.mixtures.test_adapters import draw_adapters, list_adapters
+from tests.training.toy_examples import take_step
+
+CAME = "came:shared_layers=2,local_dim=8"
+ADAPTED = [
+    "dense:adapters=4,adapter_maps=query+value", f"{CAME},adapters=4", f"{CAME},adapters=4,shared_adapters=3", "mote:adapters=4",
+    "mote:encoders=siamese,adapters=4", "taser:adapters=4,every=1", "taser:adapters=4,experts=3,routing=token",
+    "taser:adapters=4,routing=sequence,gate_input=block_input,gates=per_layer,every=1", "splade:adapters=4", "colbert:adapters=4,dim=8",
+    "cross-encoder:adapters=4",
+]  # fmt: skip
+
+
+def build_any(model, spec):
+    """A checkpoint with random adapters."""
+    checkpoint = build(model, spec)
+    draw_adapters(checkpoint.architecture)
+    return checkpoint
+
+
+def difference(actual, expected):
+    """The largest difference of scores, relative to the largest score."""
+    return max(float((actual[name] - one).abs().max() / one.abs().max()) for name, one in expected.items())
+
+
+def merged_state(checkpoint, expert):
+    """The encoder's weights by the plain names, W + 2 B A of an expert."""
+    state = {}
+    for name, module in checkpoint.architecture.encoder.named_modules():
+        if isinstance(module, AdaptedLinear):
+            number = expert if len(module.experts) > 1 else 0
+            state[f"{name}.weight"] = module.weight.double() + 2.0 * module.up[number].double() @ module.down[number].double()
+    plain = {key: value for key, value in checkpoint.architecture.encoder.state_dict().items() if not key.endswith((".down", ".up"))}
+    return plain | {key: value.float() for key, value in state.items()}
+
+
+TOWERS = ["adapters=4,shared_adapters=3", "adapters=4,lexical_queries=tokens"]
+
+
+@pytest.mark.parametrize("options", TOWERS)
+def test_towers_as_one_batch_are_towers_of_merged_weights(tiny_model_with_head, options):
+    """Also for some of the experts alone, in whatever order, and in the form for inference."""
+    checkpoint = build_any(tiny_model_with_head, f"{CAME},{options}")
+    copies = build(tiny_model_with_head, ",".join([CAME, *(one for one in options.split(",") if "adapters" not in one)]))
+    copies.architecture.heads.load_state_dict(checkpoint.architecture.heads.state_dict())
+    for number, name in enumerate(("lexical", "local", "global")):
+        state = merged_state(checkpoint, number)
+        shared = {key: value for key, value in state.items() if not key.startswith(("layers.2.", "layers.3."))}
+        copies.architecture.encoder.load_state_dict(shared)
+        own = {key: value for key, value in state.items() if key.startswith(("layers.2.", "layers.3."))}
+        copies.architecture.towers[name].load_state_dict({f"{int(key[7]) - 2}{key[8:]}": value for key, value in own.items()})
+    expected = scores(copies)
+    assert difference(scores(checkpoint), expected) <= 5e-6
+    for wanted in (["global"], ["global", "lexical"]):
+        some = checkpoint.encode(TEXTS, experts=wanted)
+        assert all(torch.equal(some[name].scores(some[name]), checkpoint.encode(TEXTS)[name].scores(some[name])) for name in wanted)
+    checkpoint.architecture.merge_adapters()
+    assert not list_adapters(checkpoint.architecture) and difference(scores(checkpoint), expected) <= 5e-6
+    assert len(checkpoint.architecture.encoder.layers) == 2 and list(checkpoint.architecture.towers) == ["lexical", "local", "global"]
+
+
+@pytest.mark.parametrize(
+    "spec", ["mote:adapters=4", "mote:adapters=4,layers=2+4", "taser:adapters=4,every=1", "taser:adapters=4,experts=4,every=0"]
+)
+def test_roles_are_two_encoders_of_merged_weights(tiny_model_with_head, spec):
+    checkpoint = build_any(tiny_model_with_head, spec)
+    plain = {"mote": "mote:encoders=separate", "taser": "dense:encoders=separate"}[spec.split(":")[0]]
+    copies = build(tiny_model_with_head, plain).architecture
+    copies.encoder.load_state_dict(merged_state(checkpoint, 0))
+    copies.document_encoder.load_state_dict(merged_state(checkpoint, 2 if "experts=4" in spec else 1))
+    plain = build(tiny_model_with_head, plain)
+    plain.architecture = copies
+    expected, architecture = scores(plain), checkpoint.architecture
+    assert difference(scores(checkpoint), expected) <= 5e-6
+    architecture.merge_adapters()
+    assert difference(scores(checkpoint), expected) <= 5e-6 and not list_adapters(architecture)
+    assert architecture.document_encoder.embeddings is architecture.encoder.embeddings, "what has no adapters is not copied"
+    frozen = [number for number in range(4) if architecture.document_encoder.layers[number] is architecture.encoder.layers[number]]
+    assert frozen == {"layers=2+4": [0, 2], "every=1": [0, 2]}.get(spec.split(",")[1] if "," in spec else "", [])
+
+
+@pytest.mark.parametrize("spec", ADAPTED)
+def test_adapters_routers_and_heads_train_and_nothing_else(tiny_model_with_head, spec):
+    checkpoint = build_any(tiny_model_with_head, spec)
+    architecture = checkpoint.architecture
+    balanced = RegularizerWeights(load_balance=0.01)
+    objective = objectives.lce if "cross" in spec else lambda batch: objectives.contrastive(batch, regularizers=balanced)
+    gradients = take_step(checkpoint, objective, batch_size=6)[3]
+    trained = {name for name, parameter in architecture.named_parameters() if parameter.requires_grad}
+    expected = re.compile(r".*\.(down|up)|(router|.*\.router\.gate)\.(weight|bias)|heads\..*|encoder\.(vocabulary_head|pooler)\..*")
+    assert all(expected.fullmatch(name) for name in trained) and gradients.keys() <= trained
+    unused = {name for name in trained - gradients.keys() if "vocabulary_head" not in name}
+    assert not unused and all(bool(gradients[name].any()) for name in gradients if name.endswith((".down", ".up")))
+    assert bool(re.search("routing=(sequence|token)", spec)) == any("router" in name for name in trained)
+    members = {id(parameter) for group in make_param_groups(architecture, learning_rate=1e-3) for parameter in group["params"]}
+    assert members == {id(parameter) for name, parameter in architecture.named_parameters() if name in trained}
+    frozen = [parameter for name, parameter in architecture.named_parameters() if name not in trained]
+    assert sum(map(torch.numel, frozen)) > 25_000 and architecture.encoder.embeddings.words.weight.grad is None
 
 
 def files_of(folder):
@@ -48,8 +150,7 @@ def test_each_expert_is_a_folder_as_peft_writes_it(tiny_model_with_head, tmp_pat
 
 
 def test_one_adapter_is_a_folder_of_sentence_transformers(tiny_model, tmp_path):
-    """Without config.json, by which transformers would take the folder for the whole model, and in which it looks for the tokenizer's class
-    unless that is named elsewhere."""
+    """Without config.json, by which transformers would take the folder for the whole model."""
     folder = save(build_any(tiny_model, "dense:adapters=4,pooling=mean"), tmp_path / "saved")
     assert {"adapter_config.json", "adapter_model.safetensors", "modules.json", "1_Pooling/config.json"} <= set(files_of(folder))
     assert not {"config.json", "adapters"} & {path.name for path in folder.iterdir()}
@@ -85,8 +186,7 @@ def test_another_trunk_or_none_is_refused_in_one_line(tiny_model, tmp_path):
     assert open_checkpoint(folder).trunk.model == str(tiny_model.resolve())
     (tmp_path / "below").mkdir()
     moved = shutil.move(tmp_path / "saved", tmp_path / "below" / "saved")
-    with pytest.raises(ArtifactError, match="are gone"):
-        open_checkpoint(moved)
+    assert_refused(ArtifactError, "are gone", open_checkpoint, moved)
 
 
 def test_a_trunk_in_the_cache_of_the_hub_is_opened_without_a_request_or_as_a_folder(tiny_model, tmp_path, monkeypatch, moeir):
@@ -105,19 +205,19 @@ def test_a_trunk_in_the_cache_of_the_hub_is_opened_without_a_request_or_as_a_fol
     assert result.code == 2 and "which others do not have" in result.stderr
 
 
-def write_peft(folder, base, *, rank=4, alpha=6.0, maps=("query", "value"), layers=4, **config):
+def write_peft(folder, base, *, layers=4, **config):
     """An adapter in the layout of peft, written here by its documentation; returns A and B of each map."""
     folder.mkdir()
     generator, width = torch.Generator().manual_seed(7), moeir.open_checkpoint(base).architecture.encoder.config.hidden
     weights = {}
     for layer in range(layers):
-        for name in maps:
+        for name in ("query", "value"):
             path = f"base_model.model.encoder.layer.{layer}.attention.self.{name}"
-            weights[f"{path}.lora_A.weight"] = torch.randn(rank, width, generator=generator)
-            weights[f"{path}.lora_B.weight"] = torch.randn(width, rank, generator=generator) * 0.2
+            weights[f"{path}.lora_A.weight"] = torch.randn(4, width, generator=generator)
+            weights[f"{path}.lora_B.weight"] = torch.randn(width, 4, generator=generator) * 0.2
     save_file(weights, folder / "adapter_model.safetensors")
-    settings = {"peft_type": "LORA", "base_model_name_or_path": str(base), "r": rank, "lora_alpha": alpha, "lora_dropout": 0.05}
-    (folder / "adapter_config.json").write_text(json.dumps(settings | {"target_modules": list(maps), "bias": "none"} | config))
+    settings = {"peft_type": "LORA", "base_model_name_or_path": str(base), "r": 4, "lora_alpha": 6.0, "lora_dropout": 0.05}
+    (folder / "adapter_config.json").write_text(json.dumps(settings | {"target_modules": ["query", "value"], "bias": "none"} | config))
     return weights
 
 
@@ -130,8 +230,7 @@ def base(tiny_model, tmp_path):
 @pytest.mark.parametrize("rslora", [False, True])
 def test_a_published_adapter_is_its_merged_weights(base, tmp_path, moeir, rslora):
     weights = write_peft(tmp_path / "adapter", base, use_rslora=rslora)
-    result = moeir("init", "--model", tmp_path / "adapter", "--arch", "dense", "--output", tmp_path / "opened")
-    assert result.code == 0, result.stderr
+    run_moeir("init", "--model", tmp_path / "adapter", "--arch", "dense", "--output", tmp_path / "opened")
     opened, merged = open_checkpoint(tmp_path / "opened"), open_checkpoint(base)
     state = merged.architecture.encoder.state_dict()
     for layer, name in ((layer, name) for layer in range(4) for name in ("query", "value")):
@@ -163,8 +262,7 @@ def test_a_published_adapter_is_its_merged_weights(base, tmp_path, moeir, rslora
 )
 def test_what_is_more_than_a_low_rank_update_is_refused_by_name(base, tmp_path, config, message):
     write_peft(tmp_path / "adapter", base, **config)
-    with pytest.raises((ArtifactError, UsageError), match=message):
-        build_checkpoint(tmp_path / "adapter", "dense", {})
+    assert_refused((ArtifactError, UsageError), message, build_checkpoint, tmp_path / "adapter", "dense", {})
 
 
 @pytest.mark.parametrize("spec", ["dense:adapters=4,adapter_maps=attention", "came:shared_layers=2,local_dim=8,adapters=4"])
@@ -173,10 +271,8 @@ def test_a_trunk_in_bfloat16_is_held_and_opened_so(tiny_model_with_head, tmp_pat
     plain, model = scores(reference), shutil.copytree(tiny_model_with_head, tmp_path / "model")
     change_json(model / "config.json", dtype="bfloat16")
     checkpoint = build_checkpoint(model, spec, RULES, TEXTS, 0)
-    for own, others in list_adapters(reference.architecture).items():
-        for path, pair in others.items():
-            for target, value in zip(list_adapters(checkpoint.architecture)[own][path], pair, strict=True):
-                target.copy_(value)
+    adapters = {name: value for name, value in reference.architecture.state_dict().items() if name.endswith((".down", ".up"))}
+    checkpoint.architecture.load_state_dict(adapters, strict=False)
     layers = checkpoint.architecture.encoder.layers.named_parameters()
     assert {one.dtype for name, one in layers if "norm" not in name and not one.requires_grad} == {torch.bfloat16}
     assert {weight.dtype for weight in checkpoint.architecture.parameters() if weight.requires_grad} == {torch.float32}
@@ -197,8 +293,7 @@ def test_a_damaged_entry_of_the_trunk_is_one_line(tiny_model, tmp_path):
     for changes in ({"dtype": "int3"}, {"files": 3}, {"model": None}, {"more": 1}):
         file.write_text(whole)
         change_json(file, "trunk", **changes)
-        with pytest.raises(ArtifactError, match=r"moeir.json: damaged: not what moeir writes of a trunk"):
-            open_checkpoint(file.parent)
+        assert_refused(ArtifactError, r"moeir.json: damaged: not what moeir writes of a trunk", open_checkpoint, file.parent)
 
 
 def test_damaged_files_are_refused_in_one_line(tiny_model_with_head, tmp_path):
@@ -213,9 +308,7 @@ def test_damaged_files_are_refused_in_one_line(tiny_model_with_head, tmp_path):
         (weights | {name: torch.zeros(4, 3)}, "has shape"),
     ):
         save_file(changed, file)
-        with pytest.raises(ArtifactError, match=message) as refused:
-            open_checkpoint(folder)
-        assert "\n" not in str(refused.value)
+        assert_refused(ArtifactError, message, open_checkpoint, folder)
 
 
 TASKS = ("retrieval_query", "retrieval_passage", "text_matching")
@@ -271,8 +364,7 @@ def encode_merged(folder, task, ids):
 
 def test_two_task_adapters_of_a_published_model_are_the_roles_of_mote(jina, tmp_path, moeir):
     spec = "mote:similarity=dense,pooling=mean,normalise=true,adapters=4"
-    result = moeir("init", "--model", jina, "--arch", spec, "--output", tmp_path / "opened")
-    assert result.code == 0, result.stderr
+    run_moeir("init", "--model", jina, "--arch", spec, "--output", tmp_path / "opened")
     opened = open_checkpoint(tmp_path / "opened")
     assert "adapter_alpha=1" in opened.spec and "word_embeddings" in opened.spec and "dense+" not in opened.spec
     sides = {"query": "retrieval_query", "document": "retrieval_passage"}
@@ -289,25 +381,9 @@ def test_two_task_adapters_of_a_published_model_are_the_roles_of_mote(jina, tmp_
         assert all(torch.equal(theirs[name], one) for name, one in ours.items())
 
 
-def test_peft_reads_the_same_from_the_published_folder_and_from_ours(jina, tmp_path):
-    """An optional test, of a library that moeir does not install."""
-    peft = pytest.importorskip("peft", reason="peft is not installed")
-    checkpoint = build_checkpoint(jina, "mote:similarity=dense,pooling=mean,normalise=true,adapters=4", {})
-    folder = save(checkpoint, tmp_path / "saved")
-    for side, task in (("query", "retrieval_query"), ("document", "retrieval_passage")):
-        ids, expected = checkpoint.token_ids(TEXTS, side)[0], checkpoint.encode(TEXTS, side)["global"].vectors
-        theirs = transformers.AutoModel.from_pretrained(jina)
-        theirs.load_adapter(str(jina), adapter_name=task, adapter_kwargs={"subfolder": task})
-        ours = peft.PeftModel.from_pretrained(transformers.AutoModel.from_pretrained(jina), folder / "adapters" / side)
-        for model in (theirs.eval(), ours.eval()):
-            states = torch.stack([model(input_ids=torch.tensor([one])).last_hidden_state[0].mean(0) for one in ids])
-            assert (torch.nn.functional.normalize(states, dim=1) - expected).abs().max() <= 2e-6
-
-
 def test_one_task_adapter_is_a_dense_model_and_its_tables_are_merged(jina, tmp_path, moeir):
     opened = tmp_path / "opened"
-    result = moeir("init", "--model", jina / "text_matching", "--arch", "dense:pooling=mean,normalise=true", "--output", opened)
-    assert result.code == 0, result.stderr
+    run_moeir("init", "--model", jina / "text_matching", "--arch", "dense:pooling=mean,normalise=true", "--output", opened)
     checkpoint = open_checkpoint(opened)
     expected = encode_merged(jina, "text_matching", checkpoint.token_ids(TEXTS, "document")[0])
     assert (checkpoint.encode(TEXTS)["global"].vectors - expected).abs().max() <= 2e-6
@@ -315,8 +391,7 @@ def test_one_task_adapter_is_a_dense_model_and_its_tables_are_merged(jina, tmp_p
     half, tokens = open_checkpoint(opened).architecture, checkpoint.tokenize(TEXTS, "document")
     half.merge_adapters(torch.bfloat16)  # as for inference in bfloat16, in which states are float32 between products
     assert half.encoder.embeddings.words.weight.dtype == torch.bfloat16 and half.encoder.embed(tokens).dtype == torch.float32
-    result = moeir("convert", "--input", opened, "--to", "sentence-transformers", "--output", tmp_path / "whole")
-    assert result.code == 0, result.stderr
+    run_moeir("convert", "--input", opened, "--to", "sentence-transformers", "--output", tmp_path / "whole")
     merged = build_checkpoint(tmp_path / "whole", "dense", {})
     assert (merged.encode(TEXTS)["global"].vectors - expected).abs().max() <= 2e-6
 
@@ -325,8 +400,7 @@ def test_finetune_trains_task_adapters_and_tables_with_them(jina, training_files
     output, spec = tmp_path / "trained", "mote:similarity=dense,pooling=mean,normalise=true,adapters=4"
     before = {path.name: path.read_bytes() for path in jina.glob("*.safetensors")}
     steps = ("--steps", 2, "--batch-size", 4, "--negatives", 0, "--learning-rate", 1e-2, "--device", "cpu", "--dtype", "float32")
-    result = moeir("finetune", "--model", jina, "--arch", spec, *training_files, *steps, "--output", output)
-    assert result.code == 0, result.stderr
+    run_moeir("finetune", "--model", jina, "--arch", spec, *training_files, *steps, "--output", output)
     trained, fresh = (list_adapters(one.architecture) for one in (open_checkpoint(output), build_checkpoint(jina, spec, {})))
     for expert, maps in fresh.items():
         assert {"embeddings.word_embeddings", "layers.1.mlp.fc2"} <= maps.keys()
@@ -343,8 +417,7 @@ def test_other_adapters_than_a_folder_has_those_that_differ_and_tables_that_a_vo
         ("mote:similarity=dense,adapters=4,adapter_maps=attention", "where attention is expected; leave adapter_maps out"),
         ("taser:every=1,adapters=4,routing=token,adapter_maps=word_embeddings", "adapter_maps=word_embeddings: expected all"),
     ):
-        with pytest.raises(UsageError, match=message):
-            build_checkpoint(jina, spec, {})
+        assert_refused(UsageError, message, build_checkpoint, jina, spec, {})
     change_json(jina / "retrieval_passage/adapter_config.json", lora_alpha=2)
     with pytest.raises(UsageError, match="retrieval_passage: an adapter with adapter_alpha=2, where 1 is expected"):
         build_checkpoint(jina, "mote:similarity=dense,adapters=4", {})

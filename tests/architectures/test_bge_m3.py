@@ -22,10 +22,11 @@ from moeir.errors import ArtifactError
 from moeir.training import dev_sets, objectives
 from moeir.training.losses import EncodedBatch
 from moeir.training.regularizers import RegularizerWeights
-from tests.architectures.folders import ST, check_same, list_modules, write_files
+from tests.architectures.folders import ST, assert_refused, check_same, list_modules, write_files
 from tests.backbones.tiny_models import make_model
 from tests.backbones.tiny_tokenizers import write_xlm_roberta
 from tests.conftest import CommandResult, run_moeir
+from tests.representations.test_representations import to_lists
 
 Moeir = Callable[..., CommandResult]
 HIDDEN = 32
@@ -69,10 +70,6 @@ def model(folder: Path) -> RetrievalModel:
     return build_checkpoint(folder, "bge-m3", {})
 
 
-def split(part: Any) -> list[Tensor]:
-    return [part.vectors[part.starts[row] : part.starts[row + 1]] for row in range(len(part))]
-
-
 @torch.no_grad()
 def outputs_by_formula(folder: Path, ids: list[list[int]]) -> list[tuple[Tensor, dict[int, float], Tensor]]:
     """Of each text: the vector, the weight of each token id, and the vectors of all tokens but the first."""
@@ -98,14 +95,12 @@ def test_the_three_outputs_are_those_of_the_formulas(folder: Path, model: Retrie
     expected = outputs_by_formula(folder, ids)
     for side in ("query", "document"):
         output: Any = model.architecture.eval()(model.tokenize(TEXTS, side))
-        scale = 50.0 if side == "query" else 1.0
+        scale, terms, vectors = 50.0 if side == "query" else 1.0, to_lists(output["lexical"]), to_lists(output["local"])
         for row, (vector, token_weights, local) in enumerate(expected):
             count = len(local) if side == "query" else 1
             assert torch.allclose(output["global"].vectors[row], scale * vector, atol=scale * 1e-6)
-            assert torch.allclose(split(output["local"])[row], scale * local / count, atol=scale * 1e-6 / count)
-            pairs = slice(int(output["lexical"].starts[row]), int(output["lexical"].starts[row + 1]))
-            weights = dict(zip(output["lexical"].terms[pairs].tolist(), output["lexical"].weights[pairs].tolist(), strict=True))
-            assert weights == pytest.approx({term: scale * weight for term, weight in token_weights.items()}, abs=scale * 1e-6)
+            assert torch.allclose(torch.tensor(vectors[row]), scale * local / count, atol=scale * 1e-6 / count)
+            assert terms[row] == pytest.approx({term: scale * weight for term, weight in token_weights.items()}, abs=scale * 1e-6)
     assert len(expected[1][1]) > 5
 
 
@@ -132,11 +127,10 @@ def test_outputs_and_scores_are_flagembeddings(model: RetrievalModel) -> None:
     """Its own numbers; `tests/benchmarks/flagembedding_numbers.py` wrote them."""
     output: Any = model.encode(TEXTS)
     assert torch.allclose(output["global"].vectors[:, :6], torch.tensor(GOLDEN["global"]), atol=2e-6)
-    for row, (weights, vectors) in enumerate(zip(GOLDEN["lexical"], GOLDEN["local"], strict=True)):
-        pairs = slice(int(output["lexical"].starts[row]), int(output["lexical"].starts[row + 1]))
-        found = dict(zip(map(str, output["lexical"].terms[pairs].tolist()), output["lexical"].weights[pairs].tolist(), strict=True))
-        assert found == pytest.approx(weights, abs=2e-6)
-        assert torch.allclose(split(output["local"])[row][:, :2], torch.tensor(vectors), atol=2e-6)
+    texts = zip(to_lists(output["lexical"]), to_lists(output["local"]), GOLDEN["lexical"], GOLDEN["local"], strict=True)
+    for terms, vectors, golden_weights, golden_vectors in texts:
+        assert {str(term): weight for term, weight in terms.items()} == pytest.approx(golden_weights, abs=2e-6)
+        assert torch.allclose(torch.tensor(vectors)[:, :2], torch.tensor(golden_vectors), atol=2e-6)
     query = model.encode(TEXTS[1:2], "query")
     scores = {name: query[name].scores(output[name])[0] / 50 for name in WEIGHTS}
     for name, values in GOLDEN["scores"].items():
@@ -234,8 +228,7 @@ def test_a_head_file_that_is_not_one_is_refused(case: str, folder: Path, tmp_pat
     monkeypatch.chdir(tmp_path)
     damage, words = WRONG[case]
     damage(shutil.copytree(folder, tmp_path / "bge") / HEAD_FILES[1])
-    with pytest.raises(ArtifactError, match=words):
-        build_checkpoint(tmp_path / "bge", "bge-m3", {})
+    assert_refused(ArtifactError, words, build_checkpoint, tmp_path / "bge", "bge-m3", {})
     assert not (tmp_path / "opened").exists()
 
 
@@ -250,8 +243,7 @@ def test_a_head_file_is_bounded_before_it_is_read(tmp_path: Path, monkeypatch: p
         torch_files.read_torch_file(path)
     monkeypatch.setattr(torch_files, "MAX_BYTES", path.stat().st_size - 1)
     monkeypatch.setattr(zipfile, "ZipFile", lambda *_: pytest.fail("the file was opened"))
-    with pytest.raises(ArtifactError, match=r"head.pt: more than 0 MiB"):
-        torch_files.read_torch_file(path)
+    assert_refused(ArtifactError, r"head.pt: more than 0 MiB", torch_files.read_torch_file, path)
 
 
 def test_terms_of_a_texts_own_have_no_flops_penalty_unless_it_is_set(model: RetrievalModel) -> None:
@@ -270,8 +262,7 @@ def test_heads_are_drawn_only_when_it_is_said(arch: str, folder: Path) -> None:
     scratch = "fresh" not in arch
     drawn = build_checkpoint(folder, arch, {}, random_weights=scratch)
     assert drawn.encode(["owl"])["local"].vectors.shape == (2, 8)  # type: ignore[attr-defined]
-    with pytest.raises(ArtifactError, match=r"local_dim sets the width"):
-        build_checkpoint(folder, "bge-m3:local_dim=8", {})
+    assert_refused(ArtifactError, r"local_dim sets the width", build_checkpoint, folder, "bge-m3:local_dim=8", {})
 
 
 def test_the_hub_is_asked_for_head_files_by_this_architecture_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,19 +1,24 @@
-"""Saving and loading of checkpoints: the same bits, encodings and input configuration."""
+"""Saving and loading of checkpoints of every family: the same bits, encodings and input configuration; what starts at random or fitted."""
 
 import json
+import logging
+import math
 import shutil
+from collections import Counter
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 
 from moeir import variants
 from moeir.architectures.checkpoint import canonical_spec, is_checkpoint, open_checkpoint, read_metadata
 from moeir.architectures.initialize import build_checkpoint
+from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import ArtifactError, DataError, UsageError
-from tests.architectures.folders import check_same, reopen, save
+from tests.architectures.folders import assert_refused, check_same, reopen, save
 from tests.architectures.test_expert_architectures import SPECS as EXPERT_SPECS
+from tests.backbones.tiny_tokenizers import ALL_WRITERS
 
 TEXTS = ["An owl hunts mice at night, and sleeps!", "bee", "A bat finds moths in the dark."]
 RULES = {"query_length": 12, "document_length": 16, "query_prefix": "query: ", "document_prefix": "passage: "}
@@ -73,7 +78,7 @@ def test_what_a_checkpoint_is_stands_in_it(tiny_model_with_head, tmp_path):
 @pytest.mark.parametrize("spec", [SPECS[0], SPECS[5]])
 def test_transformers_refuses_what_it_would_open_by_half(spec, tiny_model_with_head, tmp_path):
     build_and_save(tiny_model_with_head, spec, tmp_path / "here")
-    for opener in (AutoConfig, AutoModel, AutoModelForMaskedLM):
+    for opener in (transformers.AutoConfig, transformers.AutoModel, transformers.AutoModelForMaskedLM):
         with pytest.raises(ValueError, match="moeir"):
             opener.from_pretrained(tmp_path / "here")
 
@@ -81,8 +86,7 @@ def test_transformers_refuses_what_it_would_open_by_half(spec, tiny_model_with_h
 def test_lengths_follow_the_positions_unless_said(tiny_model):
     rules = build_checkpoint(tiny_model, "dense", {}).input_config
     assert (rules.query_length, rules.document_length, rules.query_prefix, rules.document_prefix) == (64, 64, "", "")
-    with pytest.raises(UsageError, match="--document-length 65: expected 3 to 64"):
-        build_checkpoint(tiny_model, "dense", {"document_length": 65})
+    assert_refused(UsageError, "--document-length 65: expected 3 to 64", build_checkpoint, tiny_model, "dense", {"document_length": 65})
 
 
 def test_a_checkpoint_takes_other_options_without_training(tiny_model_with_head, tmp_path):
@@ -123,14 +127,11 @@ def test_checkpoints_without_experts_become_other_architectures(old, new, tiny_m
 )
 def test_options_and_experts_that_own_weights_cannot_be_changed(spec, other, message, tiny_model_with_head, tmp_path):
     build_and_save(tiny_model_with_head, spec, tmp_path / "here")
-    with pytest.raises(ArtifactError, match=message) as caught:
-        build_checkpoint(tmp_path / "here", other, {})
-    assert "\n" not in str(caught.value)
+    assert_refused(ArtifactError, message, build_checkpoint, tmp_path / "here", other, {})
 
 
 def test_what_is_no_checkpoint_is_refused_in_one_line(tiny_model, tmp_path):
-    with pytest.raises(ArtifactError, match=r"plain weights, not a checkpoint; moeir init --model"):
-        open_checkpoint(tiny_model)
+    assert_refused(ArtifactError, r"plain weights, not a checkpoint; moeir init --model", open_checkpoint, tiny_model)
     with pytest.raises(UsageError, match="plain weights; name an architecture: --arch came, dense, …; see: moeir variants"):
         build_checkpoint(tiny_model, None, {})
     for change, message in (
@@ -143,24 +144,7 @@ def test_what_is_no_checkpoint_is_refused_in_one_line(tiny_model, tmp_path):
         build_and_save(tiny_model, "dense", folder)
         (folder / "moeir.json").write_text(change(read_metadata(folder)))
         for opener in (open_checkpoint, lambda folder: build_checkpoint(folder, None, {})):
-            with pytest.raises(ArtifactError, match=message) as caught:
-                opener(folder)
-            assert "\n" not in str(caught.value)
-
-
-def test_weights_without_the_words_of_the_tokenizer_are_refused(tiny_model, tmp_path):
-    for file in tiny_model.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    tokenizer = json.loads((tmp_path / "tokenizer.json").read_text())
-    tokenizer["model"]["vocab"]["newword"] = len(tokenizer["model"]["vocab"])
-    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
-    with pytest.raises(ArtifactError, match=r"the tokenizer has ids up to \d+, the weights only \d+ tokens"):
-        build_checkpoint(tmp_path, "dense", {})
-
-
-def test_encode_refuses_no_texts(tiny_model):
-    with pytest.raises(UsageError, match="expected at least one text"):
-        build_checkpoint(tiny_model, "dense", {}).encode([])
+            assert_refused(ArtifactError, message, opener, folder)
 
 
 def test_the_weights_can_be_read_by_whoever_may_read_the_other_files(came_checkpoint):
@@ -181,14 +165,12 @@ def test_weights_that_are_not_finite_are_refused_by_name(name, value, tiny_model
     weights = dict(checkpoint.architecture.named_parameters())
     weights[name if name in weights else f"encoder.{name}"].data.view(-1)[3] = value
     checkpoint.save(tmp_path)
-    with pytest.raises(ArtifactError, match=rf"{name.removeprefix('encoder.')} holds NaN, infinity or a number near it"):
-        open_checkpoint(tmp_path)
+    assert_refused(ArtifactError, rf"{name.removeprefix('encoder.')} holds NaN, infinity or a number near it", open_checkpoint, tmp_path)
     plain = shutil.copytree(tiny_model_with_head, tmp_path / "plain")
     weights = load_file(plain / "model.safetensors")
     weights["bert.embeddings.word_embeddings.weight"][7, 3] = value
     save_file(weights, plain / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ArtifactError, match=r"embeddings\.words\.weight holds NaN"):
-        build_checkpoint(plain, SPECS[0], RULES)
+    assert_refused(ArtifactError, r"embeddings\.words\.weight holds NaN", build_checkpoint, plain, SPECS[0], RULES)
 
 
 @pytest.mark.parametrize(
@@ -205,5 +187,103 @@ def test_what_overflows_in_an_encoder_is_an_error_that_names_the_text_and_the_ex
     checkpoint = build_checkpoint(tiny_model_with_head, spec, RULES, ())
     torch.nn.init.constant_(dict(checkpoint.architecture.named_parameters())[name], 3e38)
     for side in ("query", "document"):
-        with pytest.raises(DataError, match=rf"{side} 'owl': {source} holds (NaN|-?inf)"):
-            checkpoint.encode(["owl", "bee"], side)
+        assert_refused(DataError, rf"{side} 'owl': {source} holds (NaN|-?inf)", checkpoint.encode, ["owl", "bee"], side)
+
+
+def test_a_dense_model_can_keep_its_vocabulary_head_and_lose_it_again(tiny_model_with_head, tmp_path):
+    checkpoint = build_checkpoint(tiny_model_with_head, "dense:head=true", RULES)
+    assert checkpoint.architecture.encoder.vocabulary_head is not None
+    checkpoint.save(tmp_path)
+    dropped = build_checkpoint(tmp_path, "dense:head=false", {})
+    assert dropped.architecture.encoder.vocabulary_head is None and build_checkpoint(tmp_path, "splade", {}).spec.startswith("splade")
+    check_same(checkpoint.encode(TEXTS), dropped.encode(TEXTS))
+
+
+def test_from_scratch_only_sizes_and_tokenizer_are_taken(tiny_model_with_head, caplog):
+    with caplog.at_level(logging.INFO):
+        first, again, other = (
+            build_checkpoint(tiny_model_with_head, "splade", RULES, seed=seed, random_weights=True) for seed in (1, 1, 2)
+        )
+        plain = build_checkpoint(tiny_model_with_head, "splade", RULES)
+    words = [one.architecture.encoder.embeddings.words.weight for one in (first, again, other, plain)]
+    assert torch.equal(words[0], words[1]) and not torch.equal(words[0], words[2]) and not torch.equal(words[0], words[3])
+    assert "fitted" not in caplog.text, "a head that is there is kept"
+
+
+def test_the_weights_of_query_tokens_start_at_their_inverse_document_frequency(tiny_model_with_head):
+    texts = ["owl mice owl", "owl bee", "owl bat", "owl"]
+    checkpoint = build_checkpoint(tiny_model_with_head, "splade:queries=tokens", RULES, texts)
+    ids = {word: checkpoint.token_ids([word], "query")[0][0][1:-1] for word in ("owl", "mice", "bee")}
+    head = checkpoint.architecture.heads["lexical"]
+    weights = {word: head.weigh_tokens(PackedTokens.from_lists([of_word], "query")).weights for word, of_word in ids.items()}
+    assert not len(weights["owl"]), "in every text"
+    tokens_of_texts = [{token for word in text.split() for token in checkpoint.token_ids([word], "document")[0][0]} for text in texts]
+    counts = Counter(token for tokens in tokens_of_texts for token in tokens)
+    idf = {token: math.log(5 / (count + 1)) for token, count in counts.items()}
+    mean = sum(idf[token] for tokens in tokens_of_texts for token in tokens) / sum(map(len, tokens_of_texts))
+    for word in ("mice", "bee"):
+        assert weights[word].tolist() == pytest.approx([idf[token] / mean for token in sorted(set(ids[word])) if idf.get(token)])
+    fresh = build_checkpoint(tiny_model_with_head, "splade:queries=tokens", RULES)
+    assert set(fresh.encode(["owl mice"], "query")["lexical"].weights.tolist()) == {1.0}, "without texts all tokens weigh the same"
+
+
+FAMILIES = [name for name in ALL_WRITERS if name != "bert"]
+WORDS = ["An owl, hunting at night.", "the sea (the end)", "bread in the whale"]
+LENGTHS = {"query_length": 16, "document_length": 16}
+CAME = "came:shared_layers=1,local_dim=8"
+
+
+@pytest.mark.parametrize(
+    ("name", "arch"), [*((name, CAME) for name in FAMILIES), ("modernbert", "mote"), ("modernbert", "sbmoe:experts=2")]
+)
+def test_a_saved_checkpoint_says_the_same(name, arch, family_weights, tmp_path):
+    checkpoint = build_checkpoint(family_weights(name), arch, LENGTHS)
+    check_same(reopen(checkpoint, tmp_path / "saved").encode(WORDS), checkpoint.encode(WORDS))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@torch.no_grad()
+def test_a_plain_checkpoint_opens_in_transformers(name, family_weights, tmp_path):
+    for arch, opener in (("dense", transformers.AutoModel), ("splade", transformers.AutoModelForMaskedLM)):
+        checkpoint = build_checkpoint(family_weights(name), arch, LENGTHS)
+        theirs, actual = opener.from_pretrained(save(checkpoint, tmp_path / arch)).eval(), checkpoint.encode(WORDS)
+        for text, ids in enumerate(checkpoint.token_ids(WORDS, "document")[0]):
+            states = theirs(input_ids=torch.tensor([ids]))[0][0]
+            expected = states[0] if arch == "dense" else torch.log1p(torch.relu(states.amax(0)))
+            own = actual["global"].vectors if arch == "dense" else actual["lexical"].to_matrix()
+            assert torch.allclose(own[text], expected, atol=1e-5 * float(states.abs().max()))
+
+
+@pytest.mark.parametrize("shared", [0, 2, 5])
+@torch.no_grad()
+def test_untrained_towers_of_modernbert_say_what_its_layers_say(shared, family_weights):
+    """The final norm belongs to the last layer, so every tower ends with it, or the encoder if all layers are shared."""
+    plain = build_checkpoint(family_weights("modernbert"), "dense", LENGTHS).encode(WORDS)["global"].vectors
+    came = build_checkpoint(family_weights("modernbert"), f"came:shared_layers={shared},local_dim=8", LENGTHS)
+    assert torch.allclose(came.encode(WORDS)["global"].vectors, plain, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_missing_vocabulary_head_is_fitted_in_every_family(name, family_weights, caplog):
+    with caplog.at_level(logging.INFO):
+        checkpoint = build_checkpoint(family_weights(name, head=False), "splade", LENGTHS)
+    assert "no vocabulary head in the weights: fitted one" in caplog.text and "lists of words" in caplog.text
+    actual = checkpoint.encode(WORDS)["lexical"].weights
+    assert bool(actual.isfinite().all()) and len(actual) > 0 and float(actual.max()) < 10
+
+
+def test_markers_are_those_of_the_vocabulary(family_weights):
+    marked = build_checkpoint(family_weights("modernbert"), "colbert:markers=true,dim=8", LENGTHS)
+    assert marked.token_ids(WORDS, "query")[0][0][1] == marked.tokenizer.special_tokens.query_marker
+
+
+def test_punctuation_is_dropped_with_the_space_before_it(family_weights):
+    checkpoint = build_checkpoint(family_weights("roberta"), "colbert:punctuation=false,dim=8", LENGTHS)
+    ids = checkpoint.token_ids(["the sea (the end)"], "document")[0][0]
+    kept_ids = [number for number in ids if checkpoint.tokenizer.id_to_token(number) not in ("Ġ(", ")")]
+    assert len(kept_ids) == len(ids) - 2 == len(checkpoint.encode(["the sea (the end)"])["local"].vectors)
+
+
+def test_what_a_family_cannot_hold_is_refused(family_weights):
+    with pytest.raises(UsageError, match="--query-length 17: expected 3 to 16, the encoder's positions"):
+        build_checkpoint(family_weights("roberta"), "dense", {"query_length": 17})

@@ -8,7 +8,7 @@ import torch
 from moeir.architectures.checkpoint import open_checkpoint
 from moeir.architectures.initialize import build_checkpoint
 from moeir.errors import UsageError
-from tests.architectures.folders import save
+from tests.architectures.folders import assert_refused, save
 
 TEXTS = ["An owl hunts mice at night.", "bee", "A bat finds moths in the dark by listening to its own echo.", "What eats moths?"]
 RULES = {"query_length": 12, "document_length": 16}
@@ -17,8 +17,7 @@ SPECS = [
     "taser:experts=5,every=1", "mote", "mote:encoders=siamese", "mote:encoders=separate",
     "mote:similarity=dense", "mote:similarity=sparse", "sbmoe", "sbmoe:gate=random,experts=3",
     "sbmoe:experts=1,normalise=true",
-    "sbmoe:combine=release", "dense:encoders=separate", "came:shared_layers=2,routing=role,local_dim=8",
-    "came:shared_layers=2,routing=token,routed_experts=3,routed_every=1,local_dim=8", "came:shared_layers=2,global_experts=3,local_dim=8",
+    "sbmoe:combine=release", "dense:encoders=separate",
     "came:shared_layers=2,local_dim=8,adapters=4,shared_adapters=3,adapter_dropout=0.1",
     "came:shared_layers=0,adapters=4,experts=local+global",
     "mote:adapters=4", "mote:encoders=siamese,adapters=4", "taser:adapters=4,every=1", "taser:adapters=4,experts=3,routing=token",
@@ -43,7 +42,7 @@ def perturb(checkpoint, seed=5):
     return checkpoint
 
 
-@pytest.mark.parametrize("spec", [spec for spec in SPECS if "sbmoe" not in spec and "global_experts" not in spec])
+@pytest.mark.parametrize("spec", [spec for spec in SPECS if "sbmoe" not in spec])
 def test_copied_experts_start_as_the_plain_model(tiny_model_with_head, spec):
     name = spec.split(":")[0]
     plain = {"mote": "mote:encoders=siamese", "taser": "taser:routing=shared", "dense": "dense", "came": "came:shared_layers=2"}[name]
@@ -70,7 +69,7 @@ def test_company_batches_and_order_change_nothing(tiny_model_with_head, spec):
         assert torch.allclose(scores(checkpoint, TEXTS[::-1])[name].flip(0, 1), actual, atol=1e-4)
 
 
-ROLES = ["taser", "mote", "mote:encoders=separate", "dense:encoders=separate", "came:shared_layers=2,routing=role"]
+ROLES = ["taser", "mote", "mote:encoders=separate", "dense:encoders=separate"]
 
 
 @pytest.mark.parametrize("spec", ROLES)
@@ -85,7 +84,7 @@ def test_each_side_learns_its_own_weights(tiny_model_with_head, spec):
     assert all(named[name].grad is None for name in others) and all(named[name].grad is not None for name in own)
 
 
-LEARNED = [spec for spec in SPECS if any(word in spec for word in ("sequence", "token", "global_experts"))]
+LEARNED = [spec for spec in SPECS if any(word in spec for word in ("sequence", "token"))]
 LEARNED += ["sbmoe", "sbmoe:normalise=true", "sbmoe:combine=weighted"]
 RELEASED = ["sbmoe:combine=release", "taser:routing=token,gradient=none"]
 
@@ -114,7 +113,7 @@ def test_routers_say_where_they_sent_each_text(tiny_model_with_head):
     assert torch.allclose(outputs["layer4"].probabilities, torch.stack(alone), atol=1e-5)
     by_token = perturb(build(tiny_model_with_head, "taser:routing=token")).encode(TEXTS, "document").routing["layer3"]
     assert (by_token.starts[1:] - by_token.starts[:-1]).tolist() == [len(ids) for ids in checkpoint.token_ids(TEXTS, "document")[0]]
-    assert list(build(tiny_model_with_head, "came:shared_layers=2,global_experts=3").encode(TEXTS).routing) == ["gate"]
+    assert list(build(tiny_model_with_head, "sbmoe:experts=3").encode(TEXTS).routing) == ["gate"]
     assert not build(tiny_model_with_head, "taser").encode(TEXTS).routing, "roles need no router"
 
 
@@ -174,5 +173,5 @@ def test_some_experts_are_what_they_are_among_all_and_cost_no_other(tiny_model_w
         unread = {"lexical"} if side == "query" and "tokens" in spec else set()
         assert set(ran) == (set(wanted) - unread if towers else set())
     for wrong in ("global", [], ["global", "none"]):
-        with pytest.raises(UsageError, match=r"encode: experts=.*: expected a list of some of "):
-            checkpoint.encode(TEXTS, side, experts=wrong)
+        assert_refused(UsageError, r"encode: experts=.*: expected a list of some of ", checkpoint.encode, TEXTS, side, experts=wrong)
+    assert_refused(UsageError, "expected at least one text", checkpoint.encode, [], side)

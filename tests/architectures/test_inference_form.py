@@ -57,7 +57,7 @@ def test_scores_are_those_of_the_plain_form(tiny_model_with_head, spec):
 @needs_bfloat16
 @pytest.mark.parametrize(
     "spec",
-    ["came:shared_layers=2,routing=role,local_dim=8", "taser:routing=token,experts=3,every=1", "mote", "dense", "mote:adapters=4", ROUTED],
+    ["came:shared_layers=2,local_dim=8", "taser:routing=token,experts=3,every=1", "mote", "dense", "mote:adapters=4", ROUTED],
 )
 def test_bfloat16_is_as_near_to_float32_as_autocast_is(tiny_model_with_head, spec):
     exact, plain, packed = (build_any(tiny_model_with_head, spec) for _ in range(3))
@@ -86,10 +86,9 @@ def test_int8_scores_are_near_those_of_float32(tiny_model_with_head, spec):
 
 
 @needs_packing
-@pytest.mark.parametrize("spec", ["came:shared_layers=2,routing=role,local_dim=8", "splade", "mote:adapters=4", ROUTED, "sbmoe:experts=2"])
+@pytest.mark.parametrize("spec", ["came:shared_layers=2,local_dim=8", "splade", "mote:adapters=4", ROUTED, "sbmoe:experts=2"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
 def test_bytes_do_not_depend_on_the_number_of_threads(tiny_model_with_head, spec, dtype):
-    """Models that remember their routing run on one batch at a time, with all threads within an operation, which add in another order."""
     if not supports_packing(dtype):
         pytest.skip(f"this processor has no packed products of {dtype}")
     checkpoint = build_any(tiny_model_with_head, spec)

@@ -43,7 +43,6 @@ def reference_states(model, checkpoint, side, *, mask=None):
 
 
 def test_separate_encoders_read_their_own_side(model, tmp_path):
-    """Documents with the weights of another model, loaded by transformers from its own folder; queries with the first one's."""
     other = shutil.copytree(model, tmp_path / "other")
     changed = BertModel.from_pretrained(model)
     with torch.no_grad():
@@ -58,15 +57,18 @@ def test_separate_encoders_read_their_own_side(model, tmp_path):
         assert (actual - expected).abs().max() <= 1e-5 * expected.abs().max(), side
 
 
-def test_an_untrained_came_says_what_its_experts_say_alone(model):
-    together = build(model, CAME)
-    for expert, alone in {"lexical": "splade", "local": "colbert:dim=8", "global": "dense"}.items():
+@pytest.mark.parametrize("normalise", ["false", "true"])
+def test_an_untrained_came_says_what_its_experts_say_alone(model, normalise):
+    together = build(model, f"{CAME},local_normalise={normalise},normalise={normalise}")
+    singles = {"lexical": "splade", "local": f"colbert:dim=8,normalise={normalise}", "global": f"dense:normalise={normalise}"}
+    for expert, alone in singles.items():
         single = build(model, alone)
         if expert == "local":
             single.architecture.heads["local"].load_state_dict(together.architecture.heads["local"].state_dict())
         for side in ("query", "document"):
             actual, expected = together.encode(TEXTS, side)[expert], single.encode(TEXTS, side)[expert]
             assert all(torch.allclose(actual.columns()[name], column, atol=1e-5) for name, column in expected.columns().items())
+            assert expert == "lexical" or normalise == "false" or torch.allclose(actual.vectors.norm(dim=-1), torch.tensor(1.0))
 
 
 def test_texts_are_cut_to_their_length_with_markers_and_the_last_sign_kept(model):
@@ -96,7 +98,6 @@ def test_augmentation_fills_queries_with_masks_that_are_looked_at_only_where_ask
 
 
 def test_colbert_as_published(model):
-    """[CLS] [Q] q [SEP] [MASK] … of one length; [CLS] [D] d [SEP] without punctuation; unit vectors; scores are sums of cosines."""
     checkpoint = build(model, f"{COLBERT},augmentation=true,punctuation=false")
     queries, documents = checkpoint.encode(TEXTS, "query")["local"], checkpoint.encode(TEXTS)["local"]
     assert {len(part) for part in split(queries)} == {12}
@@ -106,12 +107,6 @@ def test_colbert_as_published(model):
         rows = [index for index, number in enumerate(text) if checkpoint.tokenizer.id_to_token(number) not in ",.?!"]
         assert torch.allclose(actual, F.normalize(states[rows] @ weight.T, dim=-1), atol=1e-4)
     assert float(queries.scores(documents).detach().abs().max()) <= 12.001
-
-
-def test_each_normalise_of_came_makes_unit_vectors_of_its_expert(model):
-    plain, unit = (build(model, f"{CAME}{options}").encode(TEXTS) for options in ("", ",local_normalise=true,normalise=true"))
-    for expert in ("local", "global"):
-        assert torch.allclose(unit[expert].vectors, F.normalize(plain[expert].vectors, dim=-1), atol=1e-5)
 
 
 @pytest.mark.parametrize("arch", [CAME, "dense:pooling=cls", "splade:activation=relu", "colbert:dim=8"])

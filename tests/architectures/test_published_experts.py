@@ -29,7 +29,7 @@ def checkpoint(published):
     return path
 
 
-def test_it_opens_encodes_by_the_formula_and_keeps_its_layout(published, checkpoint):
+def test_it_opens_encodes_by_the_formula_and_keeps_its_layout_without_running_its_code(published, checkpoint, monkeypatch):
     model = open_checkpoint(checkpoint)
     rules = model.input_config
     assert not model.is_stateless, "its routers remember their last decisions"
@@ -44,6 +44,9 @@ def test_it_opens_encodes_by_the_formula_and_keeps_its_layout(published, checkpo
     assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
     written = json.loads((checkpoint / "config.json").read_text())
     assert {name: value for name, value in CONFIG.items() if written.get(name) != value} == {"torch_dtype": "float32"}
+    monkeypatch.setattr("transformers.dynamic_module_utils.get_class_from_dynamic_module", None)
+    assert CONFIG["auto_map"]
+    run_moeir("init", "--model", published, "--arch", "splade", "--output", checkpoint.with_name("splade"))
     again = checkpoint.with_name("again")
     run_moeir("init", "--model", checkpoint, "--arch", "taser:routing=token,layers=1+3", "--output", again)
     assert list(open_checkpoint(again).encode(TEXTS).routing) == ["layer1", "layer2", "layer3", "layer4"]
@@ -94,15 +97,7 @@ def test_an_architecture_adds_no_experts_to_layers_that_have_some(published):
     assert build_checkpoint(published, "mote:similarity=dense,layers=1+3", {}, TEXTS).encode(TEXTS).routing.keys() == {"layer2", "layer4"}
 
 
-def test_no_code_of_a_folder_is_run(published, tmp_path, monkeypatch):
-    """The folder's config.json names code on the hub, as the published one does: neither transformers nor we ask for it."""
-    monkeypatch.setattr("transformers.dynamic_module_utils.get_class_from_dynamic_module", None)
-    assert CONFIG["auto_map"]
-    run_moeir("init", "--model", published, "--arch", "splade", "--output", tmp_path / "splade")
-
-
 def test_transformers_has_no_place_for_experts(tmp_path):
-    """Its own nomic_bert would be a model without them, of the same sizes; their weights are not left out without a word."""
     sizes = {"hidden_size": H, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": INNER, "vocab_size": 64}
     folder = write_folder(tmp_path / "published", **sizes)
     with pytest.raises(ArtifactError, match=r"weights are (missing|not read), first .*layers"):

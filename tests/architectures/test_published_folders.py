@@ -20,7 +20,7 @@ from tokenizers import AddedToken, Tokenizer, processors
 import moeir as package
 from moeir.architectures.initialize import build_checkpoint
 from moeir.errors import ArtifactError
-from tests.architectures.folders import ST, change_json, list_modules, write_files
+from tests.architectures.folders import ST, assert_refused, change_json, list_modules, write_files
 from tests.backbones.tiny_models import TINY_MODELS
 from tests.backbones.tiny_tokenizers import ALL_WRITERS, write_bert, write_roberta, write_xlm_roberta
 from tests.conftest import run_in_process, run_moeir
@@ -29,7 +29,7 @@ peer = pytest.importorskip("sentence_transformers")
 QUERIES = ["the owl hunting at night", "the whale in the sea, " * 9, "mice"]
 DOCUMENTS = ["An owl hunting mice (at night).", "bread! the end ... " * 12, "cat"]
 SPARSE = "sentence_transformers.sparse_encoder.models"
-CONFIG, DENSE = "config_sentence_transformers.json", "1_Dense/config.json"
+CONFIG, DENSE, SPLADE = "config_sentence_transformers.json", "1_Dense/config.json", "1_SpladePooling/config.json"
 IDENTITY, TANH = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Tanh"
 ROOT = {"sentence_bert_config.json": {"max_seq_length": 30, "do_lower_case": False}}
 MEAN, CLS, LAST = ({"1_Pooling/config.json": {"word_embedding_dimension": 24, f"pooling_mode_{name}": True}} for name in (
@@ -53,6 +53,10 @@ def describe_prompts(default: str | None = None, **prompts: str) -> dict[str, An
     return {CONFIG: facts | {"similarity_fn_name": "cosine"}}
 
 
+MODULES_6 = "sentence_transformers.sentence_transformer.modules"
+V6 = {"modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}}
+V6 |= {"module_output_name": "token_embeddings"}
+POOLED = name_modules(f"{ST}.Transformer", f"{ST}.Pooling")
 VECTOR, ONE_MAP, TWO_MAPS = (
     name_modules(f"{ST}.Transformer", f"{ST}.Pooling", *[f"{ST}.Dense"] * count, f"{ST}.Normalize") for count in range(3)
 )
@@ -99,7 +103,28 @@ class Layout(NamedTuple):
     sizes: Mapping[str, Any] = MappingProxyType({})
 
 
+BASE = "sentence_transformers.base.modules"
 LAYOUTS = {
+    "of version 0": Layout(
+        "bert",
+        {"modules.json": list_modules((f"{ST}.Transformer", "0_Transformer"), (f"{ST}.Pooling", "1_Pooling"))} | MEAN
+        | {"0_Transformer/sentence_bert_config.json": {"max_seq_length": 24}},
+    ),
+    "of version 2": Layout("bert", POOLED | MEAN | {"sentence_roberta_config.json": {"max_seq_length": 18}}),
+    "of version 6": Layout(
+        "bert",
+        name_modules(f"{BASE}.transformer.Transformer", f"{MODULES_6}.pooling.Pooling", f"{BASE}.normalize.Normalize") | {
+            "1_Pooling/config.json": {"embedding_dimension": 24, "pooling_mode": "mean", "include_prompt": True},
+            "2_Normalize/config.json": {"module_input_name": "sentence_embedding", "module_output_name": "sentence_embedding"},
+            "sentence_bert_config.json": {"transformer_task": "feature-extraction", **V6},
+            CONFIG: {"model_type": "SentenceTransformer", "prompts": {"query": "", "document": ""}, "similarity_fn_name": "cosine"},
+        },
+    ),
+    "with a length for each side": Layout("bert", {
+        "modules.json": list_modules((f"{BASE}.transformer.Transformer", ""), (f"{MODULES_6}.pooling.Pooling", "any name")),
+        "any name/config.json": {"embedding_dimension": 24, "pooling_mode": "mean"},
+        "sentence_bert_config.json": {**V6, "query_length": 12, "document_length": 26},
+    }),
     "e5": Layout("bert", VECTOR | ROOT | MEAN | describe_prompts(query="query: ", document="passage: ", passage="passage: ")),
     "multilingual-e5": Layout("xlm-roberta", VECTOR | ROOT | MEAN),
     "all-mpnet-base-v2": Layout("mpnet", VECTOR | ROOT | MEAN),
@@ -123,7 +148,7 @@ LAYOUTS = {
     "splade-v3": Layout(
         "bert",
         name_modules(f"{SPARSE}.MLMTransformer", f"{SPARSE}.SpladePooling") | ROOT | SPARSE_CONFIG
-        | {"1_SpladePooling/config.json": {"pooling_strategy": "max", "activation_function": "relu"}},
+        | {SPLADE: {"pooling_strategy": "max", "activation_function": "relu"}},
         "splade",
         "ForMaskedLM",
     ),
@@ -165,7 +190,8 @@ def write_layout(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pa
 
 
 def _write_layout(layout: Layout, folder: Path) -> Path:
-    size = write_tokenizer(layout.model, folder)
+    encoder = folder / layout.files["modules.json"][0]["path"]
+    size = write_tokenizer(layout.model, encoder)
     family, settings = MODELS[layout.model]
     settings = settings | {"vocab_size": size, "max_position_embeddings": 40, **layout.sizes}
     config = getattr(transformers, f"{family.removesuffix('Encoder')}Config")(**settings)
@@ -174,7 +200,7 @@ def _write_layout(layout: Layout, folder: Path) -> Path:
         model = getattr(transformers, f"{family}{layout.task}")(config)
         for parameter in model.parameters():
             parameter.data.add_(torch.randn(parameter.shape) * 0.1)
-        model.save_pretrained(folder)
+        model.save_pretrained(encoder)
         write_files(folder, layout.files)
         for name, content in layout.files.items():
             if "_Dense" in name:
@@ -184,9 +210,9 @@ def _write_layout(layout: Layout, folder: Path) -> Path:
         if (folder / "query_0").exists():
             write_tokenizer(layout.model, folder / "query_0")
             save_file({"weight": torch.randn(size).relu()}, folder / "query_0/model.safetensors")
-    for part in (folder, *filter(Path.exists, [folder / "query_0"])):
+    for part in (encoder, *filter(Path.exists, [folder / "query_0"])):
         if not (part / "tokenizer_config.json").exists():
-            transformers.AutoTokenizer.from_pretrained(folder, model_max_length=30).save_pretrained(part)
+            transformers.AutoTokenizer.from_pretrained(encoder, model_max_length=30).save_pretrained(part)
     return folder
 
 
@@ -269,6 +295,8 @@ REFUSED = [  # layout, file, its change, and the words of the error
     ("LaBSE", "2_Dense/config.json", change(out_features=39), r"shape \[40, 24\]; config.json says \[39, 24\]"),
     ("bge", CONFIG, change("prompts", sts="[CLS] owl: "), r"prompt '\[CLS\] owl: ' has the special token \[CLS\]"),
     ("bge", "sentence_bert_config.json", change(modality_config={"message": {}}), "becomes a message of a chat template"),
+    ("splade-v3", SPLADE, change(activation_function="gelu"), "activation_function is 'gelu'; moeir reads 'relu' and 'log1p_relu'"),
+    ("splade-v3", SPLADE, change(pooling_strategy="sum"), "pooling_strategy is 'sum'; moeir reads 'max'"),
     ("opensearch-neural-sparse", "router_config.json", change("types", query_0=f"{SPARSE}.MLMTransformer"), "its module .*MLM"),
     ("opensearch-neural-sparse", "router_config.json", change("structure", document=["../x"]), "router_config.json: damaged"),
     ("opensearch-neural-sparse", "router_config.json", change("parameters", route_mappings={"a": 1}), "cannot keep route_map"),
@@ -285,9 +313,7 @@ def test_what_cannot_be_kept_is_an_error_by_name(layout, file, edit, words, writ
     edit(folder / file)
     if file.endswith("vocab.txt"):
         write_tokenizer("modernbert", folder / "query_0")
-    with pytest.raises(ArtifactError, match=words) as caught:
-        build_checkpoint(folder, LAYOUTS[layout].arch, {})
-    assert "\n" not in str(caught.value)
+    assert_refused(ArtifactError, words, build_checkpoint, folder, LAYOUTS[layout].arch, {})
 
 
 def test_an_earlier_pylate_does_not_name_its_kind(write_layout, tmp_path):
@@ -298,9 +324,11 @@ def test_an_earlier_pylate_does_not_name_its_kind(write_layout, tmp_path):
     assert specs[0] == specs[1] and "markers=true,augmentation=true" in specs[0] and "punctuation=characters" in specs[0]
 
 
-@pytest.mark.parametrize("arch", ["came:shared_layers=1", "colbert"])
-def test_a_dense_module_is_refused_in_another_architecture(arch, write_layout, tmp_path):
-    flags = ("--model", write_layout("gtr-t5" if arch == "colbert" else "LaBSE"), "--arch", arch, "--output", tmp_path / "out")
-    words = f"moeir cannot keep its module Dense in {arch.partition(':')[0]}"
-    refused = run_in_process("init", *flags)
+@pytest.mark.parametrize(("layout", "arch", "words"), [
+    ("LaBSE", "came:shared_layers=1", "moeir cannot keep its module Dense in came"),
+    ("gtr-t5", "colbert", "moeir cannot keep its module Dense in colbert"),
+    ("splade-v3", "dense", "its modules are MLMTransformer, SpladePooling"),
+])  # fmt: skip
+def test_modules_of_another_architecture_are_refused(layout, arch, words, write_layout, tmp_path):
+    refused = run_in_process("init", "--model", write_layout(layout), "--arch", arch, "--output", tmp_path / "out")
     assert refused.code == 4 and words in refused.stderr and not (tmp_path / "out").exists()

@@ -1,5 +1,4 @@
-"""Folders of sentence-transformers, as its versions write them: the vectors are those of transformers with the folder's settings, or the
-setting that cannot be kept is named in an error."""
+"""Settings of folders of sentence-transformers: read, or named in an error if a checkpoint cannot keep them."""
 
 import json
 import shutil
@@ -8,121 +7,31 @@ import pytest
 import torch
 import transformers
 
-from moeir.architectures.checkpoint import open_checkpoint
 from moeir.architectures.initialize import build_checkpoint
 from moeir.architectures.input_config import InputConfig
 from moeir.architectures.sentence_transformers_files import read_folder_settings, write_dense_files
 from moeir.backbones.tokenizer import TextTokenizer
 from moeir.errors import ArtifactError
 from moeir.heads.pooling import POOLINGS, PoolingHead
-from tests.architectures.folders import ST, change_json, list_modules, save, write_files
+from tests.architectures.folders import ST, assert_refused, change_json, list_modules, save, write_files
+from tests.conftest import run_moeir
 
-QUERIES = ("Which OWLS hunt at night?", "why " * 40 + "owls")
-DOCUMENTS = ("Owls hunt mice at NIGHT.", "owl cat mice " * 30)
+QUERIES = ["Which OWLS hunt at night?", "why " * 40 + "owls"]
 POOLING = {"word_embedding_dimension": 32, "pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
 POOLING |= {f"pooling_mode_{mode}": False for mode in ("max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")}
-CLS = POOLING | {"pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True}
-V6 = {"modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}}
-V6 |= {"module_output_name": "token_embeddings"}
 OLD = list_modules((f"{ST}.Transformer", ""), (f"{ST}.Pooling", "1_Pooling"))
-FIRST = list_modules((f"{ST}.Transformer", "0_Transformer"), (f"{ST}.Pooling", "1_Pooling"))
-NEW = list_modules(
-    ("sentence_transformers.base.modules.transformer.Transformer", ""),
-    ("sentence_transformers.sentence_transformer.modules.pooling.Pooling", "1_Pooling"),
-    ("sentence_transformers.base.modules.normalize.Normalize", "2_Normalize"),
-)
 SENTENCE, CONFIG, POOL = "sentence_bert_config.json", "config_sentence_transformers.json", "1_Pooling/config.json"
-
-
-def describe_folder(sentence=None, config=None, *, pooling=POOLING, modules=OLD, tokenizer_length=None, **more):
-    """The files of a folder."""
-    files = {"modules.json": modules, POOL: pooling, SENTENCE: sentence, CONFIG: config}
-    files |= {"tokenizer_config.json": tokenizer_length and {"model_max_length": tokenizer_length}}
-    return {name: content for name, content in files.items() if content is not None} | more
-
-
-BASE = describe_folder({"max_seq_length": 20, "do_lower_case": False}, {"__version__": {"sentence_transformers": "2.2.2"}})
-VERSIONS = {  # files of a folder, and what they mean: length, prefixes, pooling, if vectors are normalised
-    "0.x": (describe_folder(modules=FIRST, **{f"0_Transformer/{SENTENCE}": {"max_seq_length": 24}}), {"length": 24}),
-    "2.x": (BASE | {POOL: CLS}, {"length": 20, "pooling": "cls"}),
-    "2.x roberta": (describe_folder(**{"sentence_roberta_config.json": {"max_seq_length": 18}}), {"length": 18}),
-    "3.x cosine": (
-        describe_folder(
-            {"max_seq_length": None, "do_lower_case": False},
-            {"prompts": {"query": "query: ", "passage": "passage: "}, "default_prompt_name": None, "similarity_fn_name": "cosine"},
-            pooling=POOLING | {"include_prompt": True},
-            tokenizer_length=22,
-        ),
-        {"length": 22, "query": "query: ", "document": "passage: ", "normalise": True},
-    ),
-    "default prompt": (
-        describe_folder(config={"prompts": {"sts": "owl: "}, "default_prompt_name": "sts"}, tokenizer_length=1e30),
-        {"length": None},
-    ),
-    "6.x": (
-        describe_folder(
-            {"transformer_task": "feature-extraction", **V6},
-            {"model_type": "SentenceTransformer", "prompts": {"query": "", "document": ""}, "similarity_fn_name": "cosine"},
-            pooling={"embedding_dimension": 32, "pooling_mode": "mean", "include_prompt": True},
-            modules=NEW,
-            tokenizer_length=21,
-            **{"2_Normalize/config.json": {"module_input_name": "sentence_embedding", "module_output_name": "sentence_embedding"}},
-        ),
-        {"length": 21, "normalise": True},
-    ),
-    "6.x sides": (
-        {
-            "modules.json": [NEW[0], {**NEW[1], "path": "any name"}],
-            "any name/config.json": {"embedding_dimension": 32, "pooling_mode": "mean"},
-            SENTENCE: {**V6, "query_length": 12, "document_length": 26},
-        },
-        {"length": 26, "query_length": 12},
-    ),
-}
+BASE = {"modules.json": OLD, POOL: POOLING, SENTENCE: {"max_seq_length": 20, "do_lower_case": False}}
+BASE |= {CONFIG: {"__version__": {"sentence_transformers": "2.2.2"}}}
 
 
 def write_folder(tiny_model, folder, files):
     """The tiny weights with the files of a sentence-transformers folder."""
-    encoder = folder / next((part["path"] for part in files.get("modules.json", []) if part["type"].endswith("Transformer")), "")
-    shutil.copytree(tiny_model, encoder)
+    shutil.copytree(tiny_model, folder)
     write_files(folder, files)
-    return folder, encoder
+    return folder
 
 
-@torch.no_grad()
-def expected_vectors(encoder, texts, prefix="", *, length, pooling="mean", normalise=False):
-    """The vectors by transformers, one text at a time."""
-    model, tokenizer = transformers.AutoModel.from_pretrained(encoder).eval(), transformers.AutoTokenizer.from_pretrained(encoder)
-    vectors = []
-    for text in texts:
-        tokens = tokenizer(prefix + text, truncation=True, max_length=length or model.config.max_position_embeddings, return_tensors="pt")
-        states = model(**tokens).last_hidden_state[0]
-        vectors.append(states[0] if pooling == "cls" else states.mean(0))
-    stacked = torch.stack(vectors)
-    return torch.nn.functional.normalize(stacked, dim=-1) if normalise else stacked
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_a_folder_of_any_version_has_the_vectors_of_its_settings(version, tiny_model, tmp_path, caplog):
-    files, meaning = VERSIONS[version][0], dict(VERSIONS[version][1])
-    folder, encoder = write_folder(tiny_model, tmp_path / "folder", files)
-    with caplog.at_level("WARNING"):
-        checkpoint = build_checkpoint(folder, "dense", {})
-    named = {"3.x cosine": "documents get the prompt 'passage'", "default prompt": "the default prompt 'sts' is for neither"}
-    assert named.get(version, "") in caplog.text and bool(caplog.text) == (version in named)
-    save(checkpoint, tmp_path / "saved")
-    length, queries, documents = (meaning.pop(name, default) for name, default in (("length", None), ("query", ""), ("document", "")))
-    query_length = meaning.pop("query_length", length)
-    for opened in (checkpoint, open_checkpoint(tmp_path / "saved"), build_checkpoint(tmp_path / "saved", None, {})):
-        ours = opened.encode(QUERIES, "query")["global"].vectors, opened.encode(DOCUMENTS)["global"].vectors
-        assert torch.allclose(ours[0], expected_vectors(encoder, QUERIES, queries, length=query_length, **meaning), atol=1e-5)
-        assert torch.allclose(ours[1], expected_vectors(encoder, DOCUMENTS, documents, length=length, **meaning), atol=1e-5)
-    (tmp_path / "saved/moeir.json").unlink()  # the rest is what sentence-transformers reads
-    again = build_checkpoint(tmp_path / "saved", "dense", {})
-    assert again.spec == checkpoint.spec and (again.input_config == checkpoint.input_config or version == "6.x sides")
-
-
-PROMPTS = {"prompts": {"query": "owl: "}}
 REFUSED = {
     "a Dense without weights": ("modules.json", [*OLD, *list_modules((f"{ST}.Dense", "2"))], "2: no model.safetensors"),
     "tokens' Dense": ("modules.json", [OLD[0], *list_modules((f"{ST}.Dense", "2")), OLD[1]], "Dense, Pooling; expected"),
@@ -161,7 +70,7 @@ OTHER_TYPES = [
 
 @pytest.mark.parametrize(("file", "content", "message"), [*REFUSED.values(), *((*case, "expected ") for case in OTHER_TYPES)])
 def test_what_a_checkpoint_cannot_keep_and_files_of_other_types_are_refused_by_name(file, content, message, tiny_model, tmp_path):
-    folder, _ = write_folder(tiny_model, tmp_path / "folder", BASE)
+    folder = write_folder(tiny_model, tmp_path / "folder", BASE)
     (folder / file).write_text(json.dumps(content)) if content is not None else (folder / file).unlink()
     with pytest.raises(ArtifactError) as caught:
         build_checkpoint(folder, "dense", {})
@@ -170,55 +79,69 @@ def test_what_a_checkpoint_cannot_keep_and_files_of_other_types_are_refused_by_n
 
 
 def test_what_the_user_names_replaces_that_of_the_folder(tiny_model, tmp_path):
-    files = BASE | {POOL: {"pooling_mode": "attention"}, CONFIG: PROMPTS}
-    folder, encoder = write_folder(tiny_model, tmp_path / "folder", files)
+    files = BASE | {POOL: {"pooling_mode": "attention"}, CONFIG: {"prompts": {"query": "owl: "}}}
+    folder = write_folder(tiny_model, tmp_path / "folder", files)
     checkpoint = build_checkpoint(folder, "dense:pooling=mean", {"query_prefix": "", "document_length": 16})
-    for side, texts, length in (("query", QUERIES, 20), ("document", DOCUMENTS, 16)):
-        vectors = checkpoint.encode(texts, side)["global"].vectors
-        assert torch.allclose(vectors, expected_vectors(encoder, texts, length=length), atol=1e-5)
+    config = checkpoint.input_config
+    assert (config.query_prefix, config.query_length, config.document_length) == ("", 20, 16) and "pooling=mean" in checkpoint.spec
 
 
 def test_the_length_of_a_text_is_that_of_a_pair_unless_the_user_names_another(tiny_model, tmp_path):
-    folder, _ = write_folder(tiny_model, tmp_path / "folder", BASE)
+    folder = write_folder(tiny_model, tmp_path / "folder", BASE)
     for lengths, expected in (({}, (10, 20)), ({"document_length": 32, "query_length": 20}, (20, 32))):
         config = build_checkpoint(folder, "cross-encoder", lengths).input_config
         assert (config.query_length, config.document_length) == expected
 
 
-@pytest.mark.parametrize(
-    ("pooling", "more", "expected"),
-    [
-        ({"pooling_mode": ["mean"]}, (), {"normalise": "false", "pooling": "mean"}),
-        ({"pooling_mode": "cls"}, ("Normalize",), {"normalise": "true", "pooling": "cls"}),
-        ({"word_embedding_dimension": 8}, ("Dropout",), {"normalise": "false", "pooling": "mean"}),
-    ],
-)
-def test_other_spellings_of_pooling_and_normalisation(pooling, more, expected, tiny_model, tmp_path):
-    entries = [*OLD, *list_modules(*((f"{ST}.{name}", f"2_{name}") for name in more))]
-    folder, _ = write_folder(tiny_model, tmp_path / "folder", BASE | {"modules.json": entries, POOL: pooling})
-    assert read_folder_settings(folder, "dense", {})[2] == expected
+COSINE = {"prompts": {"query": "query: ", "passage": "passage: "}, "default_prompt_name": None, "similarity_fn_name": "cosine"}
+NORMALISED = [*OLD, *list_modules((f"{ST}.Normalize", "2_Normalize"))]
+SPELLINGS = [  # files, the fields and options that are read, and the warning
+    ({POOL: {"pooling_mode": ["mean"]}}, {}, {}, ""),
+    ({POOL: {"pooling_mode": "cls"}, "modules.json": NORMALISED}, {}, {"normalise": "true", "pooling": "cls"}, ""),
+    ({POOL: {"word_embedding_dimension": 8}, "modules.json": [*OLD, *list_modules((f"{ST}.Dropout", "2_Dropout"))]}, {}, {}, ""),
+    (
+        {SENTENCE: {"max_seq_length": None}, CONFIG: COSINE, "tokenizer_config.json": {"model_max_length": 22}},
+        {"query_length": 22, "document_length": 22, "prompts": {"passage": "passage: "}}
+        | {"query_prefix": "query: ", "document_prefix": "passage: "},
+        {"normalise": "true"},
+        "documents get the prompt 'passage'",
+    ),
+    (
+        {SENTENCE: {}, CONFIG: {"prompts": {"sts": "owl: "}, "default_prompt_name": "sts"}}
+        | {"tokenizer_config.json": {"model_max_length": 1e30}},
+        {"query_length": 64, "document_length": 64, "prompts": {"sts": "owl: "}, "default_prompt": "sts"},
+        {},
+        "the default prompt 'sts' is for neither queries nor documents",
+    ),
+]
+
+
+@pytest.mark.parametrize(("files", "fields", "options", "message"), SPELLINGS)
+def test_settings_are_read_in_every_spelling(files, fields, options, message, tiny_model, tmp_path, caplog):
+    settings = read_folder_settings(write_folder(tiny_model, tmp_path / "folder", BASE | files), "dense", {})
+    defaults = {"query_length": 20, "document_length": 20, "query_prefix": "", "document_prefix": "", "prompts": {}, "default_prompt": ""}
+    assert settings.fields == defaults | fields and settings.options == {"normalise": "false", "pooling": "mean"} | options
+    assert message in caplog.text and bool(caplog.text) == bool(message)
 
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
 def test_truncated_vectors_are_kept_where_their_similarity_is(similarity, tiny_model, tmp_path):
-    entries = [*OLD, *list_modules((f"{ST}.Normalize", "2_Normalize"))]
-    config = {"truncate_dim": 8, "similarity_fn_name": similarity}
-    files = BASE | {"modules.json": entries, CONFIG: config}
-    folder, encoder = write_folder(tiny_model, tmp_path / "folder", files)
+    files = BASE | {"modules.json": NORMALISED, CONFIG: {"truncate_dim": 8, "similarity_fn_name": similarity}}
+    folder = write_folder(tiny_model, tmp_path / "folder", files)
     if similarity == "dot":
-        with pytest.raises(ArtifactError, match=r"truncate_dim 8 cuts vectors that are normalised; moeir normalises them again"):
-            build_checkpoint(folder, "dense", {})
+        words = "truncate_dim 8 cuts vectors that are normalised; moeir normalises them again"
+        assert_refused(ArtifactError, words, build_checkpoint, folder, "dense", {})
         return
+    whole = build_checkpoint(write_folder(tiny_model, tmp_path / "whole", BASE), "dense", {}).encode(QUERIES, "query")["global"].vectors
     for arch, dimension in (("dense", 8), ("dense:dimension=16", 16)):
         vectors = build_checkpoint(folder, arch, {}).encode(QUERIES, "query")["global"].vectors
-        whole = expected_vectors(encoder, QUERIES, length=20)[:, :dimension]
-        assert torch.allclose(vectors, torch.nn.functional.normalize(whole, dim=1), atol=1e-5)
+        assert torch.allclose(vectors, torch.nn.functional.normalize(whole[:, :dimension], dim=1), atol=1e-5)
 
 
-def test_lower_case_is_kept_in_a_checkpoint(tiny_model, tmp_path, moeir):
+def test_lower_case_is_kept_in_a_checkpoint(tiny_model, tmp_path):
     tokenizer = transformers.BertTokenizerFast.from_pretrained(tiny_model, do_lower_case=False)
     settings = {"max_seq_length": 20, "do_lower_case": True}
-    folder, _ = write_folder(tiny_model, tmp_path / "folder", BASE)
+    folder = write_folder(tiny_model, tmp_path / "folder", BASE)
     tokenizer.save_pretrained(folder)
     assert json.loads((folder / "tokenizer_config.json").read_text())["do_lower_case"] is False
     cased, digest = build_checkpoint(folder, "dense", {}), TextTokenizer(folder).digest
@@ -232,43 +155,23 @@ def test_lower_case_is_kept_in_a_checkpoint(tiny_model, tmp_path, moeir):
         assert config["do_lower_case"] is True and TextTokenizer(tmp_path / name).encode(["OWL"]) == lowered.tokenizer.encode(["OWL"])
     assert digest != lowered.tokenizer.digest and cased.tokenizer.encode(["OWL"]) != lowered.tokenizer.encode(["OWL"])
     assert lowered.tokenizer.encode(["The OWL"]) == cased.tokenizer.encode(["the owl"])
-    assert moeir("init", "--model", folder, "--arch", "dense", "--output", tmp_path / "ckpt").code == 0
+    run_moeir("init", "--model", folder, "--arch", "dense", "--output", tmp_path / "ckpt")
     peer = transformers.AutoTokenizer.from_pretrained(tmp_path / "ckpt")
     assert peer("The OWL, Émile")["input_ids"] == cased.tokenizer.encode(["the owl, émile"])[0]
 
 
-def test_the_activation_of_a_sparse_encoder_is_read_and_its_vectors_are_not_dense(tiny_model_with_head, tmp_path):
-    sparse = "sentence_transformers.sparse_encoder.models"
-    entries = list_modules((f"{sparse}.MLMTransformer", ""), (f"{sparse}.SpladePooling", "1_SpladePooling"))
-    files = {"modules.json": entries, "1_SpladePooling/config.json": {"pooling_strategy": "max", "activation_function": "log1p_relu"}}
-    folder, _ = write_folder(tiny_model_with_head, tmp_path / "folder", files)
-    assert "activation=log1p_relu" in build_checkpoint(folder, "splade", {}).spec
-    with pytest.raises(ArtifactError, match="its modules are MLMTransformer, SpladePooling"):
-        build_checkpoint(folder, "dense", {})
-    for settings, message in (
-        ({"activation_function": "gelu"}, "activation_function is 'gelu'; moeir reads 'relu' and 'log1p_relu'"),
-        ({"pooling_strategy": "sum"}, "pooling_strategy is 'sum'; moeir reads 'max'"),
-    ):
-        (folder / "1_SpladePooling/config.json").write_text(json.dumps(settings))
-        with pytest.raises(ArtifactError, match=message):
-            build_checkpoint(folder, "splade", {})
+@pytest.fixture
+def cross_encoder(family_weights, tmp_path):
+    sizes = {"num_labels": 1, "max_position_embeddings": 64}
+    return shutil.copytree(family_weights("bert", kind="ForSequenceClassification", **sizes), tmp_path / "ce")
 
 
-def write_cross_encoder(tiny_model, folder, **changes):
-    config = transformers.BertConfig.from_pretrained(tiny_model, num_labels=1, **changes)
-    shutil.copytree(tiny_model, folder)
-    with torch.random.fork_rng():
-        torch.manual_seed(2)
-        transformers.BertForSequenceClassification(config).save_pretrained(folder)
-
-
-def test_a_cross_encoder_brings_the_length_of_its_pairs_and_takes_it_along(tiny_model, tmp_path, moeir):
-    write_cross_encoder(tiny_model, tmp_path / "ce")
-    (tmp_path / "ce/tokenizer_config.json").write_text(json.dumps({"model_max_length": 24}))
-    rules = build_checkpoint(tmp_path / "ce", "cross-encoder", {}).input_config
+def test_a_cross_encoder_brings_the_length_of_its_pairs_and_takes_it_along(cross_encoder, tmp_path):
+    write_files(cross_encoder, {"tokenizer_config.json": {"model_max_length": 24}})
+    rules = build_checkpoint(cross_encoder, "cross-encoder", {}).input_config
     assert (rules.query_length, rules.document_length) == (12, 24)
     flags = ("--arch", "cross-encoder", "--document-length", 20, "--output", tmp_path / "out")
-    assert moeir("init", "--model", tmp_path / "ce", *flags).code == 0
+    run_moeir("init", "--model", cross_encoder, *flags)
     assert transformers.AutoTokenizer.from_pretrained(tmp_path / "out").model_max_length == 20
 
 
@@ -282,11 +185,9 @@ def test_a_cross_encoder_brings_the_length_of_its_pairs_and_takes_it_along(tiny_
         ("modules.json", list_modules(("sentence_transformers.cross_encoder.modules.logit_score.LogitScore", "1")), "LogitScore"),
     ],
 )
-def test_what_a_cross_encoder_cannot_keep_is_refused_by_name(file, content, message, tiny_model, tmp_path):
-    write_cross_encoder(tiny_model, tmp_path / "ce")
-    change_json(tmp_path / "ce" / file, **content) if file == "config.json" else write_files(tmp_path / "ce", {file: content})
-    with pytest.raises(ArtifactError, match=message):
-        build_checkpoint(tmp_path / "ce", "cross-encoder", {})
+def test_what_a_cross_encoder_cannot_keep_is_refused_by_name(file, content, message, cross_encoder):
+    change_json(cross_encoder / file, **content) if file == "config.json" else write_files(cross_encoder, {file: content})
+    assert_refused(ArtifactError, message, build_checkpoint, cross_encoder, "cross-encoder", {})
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)

@@ -1,9 +1,12 @@
-"""Architectures over models of transformers: saved, reopened, trained, and equal to our own layers where there are both."""
+"""Architectures over models of transformers: saved, reopened, trained, and equal to our own layers where there are both; sparse experts
+over decoders whose tokens attend to all of their text, equal to formulas with all logits, which are never computed."""
 
+import functools
 import json
 import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
 
 import pytest
 import torch
@@ -13,19 +16,21 @@ from safetensors.torch import load_file, save_file
 from moeir import open_checkpoint
 from moeir.architectures.costs import measure_cost
 from moeir.architectures.initialize import build_checkpoint
-from moeir.backbones import transformers_model
+from moeir.backbones import transformers_encoder, transformers_model
 from moeir.backbones.families import weights_io
+from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import ArtifactError, UsageError
 from moeir.training import objectives
 from moeir.training.retrieval_task import RetrievalTask
 from moeir.training.sampling import make_sampler
 from moeir.training.trainer import Schedule, train
-from tests.architectures.folders import change_json, check_same, reopen, save, write_files
+from tests.architectures.folders import assert_refused, change_json, check_same, reopen, save, write_files
 from tests.backbones import tiny_models, tiny_tokenizers
+from tests.backbones.test_transformers_encoder import difference
 from tests.conftest import run_moeir
 from tests.training.toy_examples import Killed, animal_text, identical, kill_at, make_examples, take_step, tokenize_in_memory
 
-TEXTS = ["An owl, hunting at night.", "the sea (the end)", "bread in the whale"]
+TEXTS = ["An owl, hunting at night.", "the sea (the end)", "bread in the whale at night"]
 RULES = {"query_length": 16, "document_length": 16}
 CAME = "came:shared_layers=1,local_dim=8"
 ARCHITECTURES = {
@@ -33,7 +38,7 @@ ARCHITECTURES = {
     "dense:encoders=separate": "qwen3",
     "dense:pooling=mean,adapters=2": "t5",
     "splade": "gte",
-    f"{CAME},routing=token": "eurobert",
+    CAME: "eurobert",
     "colbert:dim=8": "embedding_gemma2_text",
     "coil:cls_dim=8,dim=4": "mistral",
     "sbmoe:experts=2": "qwen3_moe",
@@ -63,7 +68,6 @@ def test_a_saved_checkpoint_says_the_same(arch, weights, tmp_path):
 
 @pytest.mark.parametrize("arch", [f"{CAME},pooling=mean", "colbert:dim=8,augmentation=true"])
 def test_modernbert_by_transformers_is_our_own(arch, tmp_path):
-    """The same files, by either implementation; the choice is kept in a checkpoint."""
     size = tiny_tokenizers.write_modernbert(tmp_path)
     tiny_models.make_model("modernbert", vocab_size=size).save_pretrained(tmp_path)
     ours, theirs = (build_checkpoint(tmp_path, arch, RULES, backbone=backbone) for backbone in (None, "transformers"))
@@ -124,9 +128,7 @@ def test_recomputed_layers_change_no_byte(arch, name, weights):
     ],
 )
 def test_what_a_model_cannot_do_is_refused_in_one_line(name, arch, message, weights):
-    with pytest.raises(UsageError, match=message) as caught:
-        build_checkpoint(weights(name), arch, RULES, backbone="transformers")
-    assert "\n" not in str(caught.value)
+    assert_refused(UsageError, message, build_checkpoint, weights(name), arch, RULES, backbone="transformers")
 
 
 @pytest.mark.parametrize("arch, layout", [("dense:pooling=mean", "qwen3"), (CAME, "moeir")])
@@ -169,9 +171,7 @@ def test_weights_in_half_precision_stay_so_until_they_are_trained(arch, layout, 
 def test_faulty_weights_are_refused_by_name(change, message, weights, tmp_path):
     shutil.copytree(weights("qwen3"), tmp_path, dirs_exist_ok=True)
     save_file(change(load_file(tmp_path / "model.safetensors")), tmp_path / "model.safetensors", {"format": "pt"})
-    with pytest.raises(ArtifactError, match=message) as caught:
-        build_checkpoint(tmp_path, "dense", RULES)
-    assert "\n" not in str(caught.value)
+    assert_refused(ArtifactError, message, build_checkpoint, tmp_path, "dense", RULES)
 
 
 SMALL = {"vocab_size": 400, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 64}
@@ -193,17 +193,7 @@ HASHED = {"axial_pos_embds": False, "attn_layers": ["lsh", "lsh"], "lsh_attn_chu
 def test_configurations_that_would_give_wrong_numbers_or_fail_later_are_refused(config, message, weights, tmp_path):
     shutil.copytree(weights("qwen3"), tmp_path, dirs_exist_ok=True)
     write_files(tmp_path, {"config.json": config})
-    with pytest.raises((UsageError, ArtifactError), match=message):
-        build_checkpoint(tmp_path, "splade", RULES, random_weights=True)
-
-
-def test_an_index_names_no_weights_outside_its_folder(weights, tmp_path):
-    shutil.copytree(weights("qwen3"), tmp_path / "model")
-    (tmp_path / "model" / "model.safetensors").rename(tmp_path / "outside.safetensors")
-    files = dict.fromkeys(load_file(tmp_path / "outside.safetensors"), "../outside.safetensors")
-    write_files(tmp_path / "model", {"model.safetensors.index.json": {"weight_map": files}})
-    with pytest.raises(ArtifactError, match="expected a weight_map of"):
-        build_checkpoint(tmp_path / "model", "dense", RULES)
+    assert_refused((UsageError, ArtifactError), message, build_checkpoint, tmp_path, "splade", RULES, random_weights=True)
 
 
 def test_sizes_of_a_checkpoint_are_compared_before_they_are_allocated(weights, tmp_path, monkeypatch):
@@ -211,14 +201,12 @@ def test_sizes_of_a_checkpoint_are_compared_before_they_are_allocated(weights, t
     change_json(tmp_path / "config.json", intermediate_size=65_536)
     devices, make = [], weights_io.make_encoder
     monkeypatch.setattr(weights_io, "make_encoder", lambda *a, **o: devices.append(torch.get_default_device().type) or make(*a, **o))
-    with pytest.raises(ArtifactError, match="says"):
-        open_checkpoint(tmp_path)
+    assert_refused(ArtifactError, "says", open_checkpoint, tmp_path)
     assert devices == ["meta"]
 
 
 @torch.no_grad()
 def test_threads_at_once_in_a_model_that_is_cut_compute_what_one_does_and_take_turns_in_one_that_runs_whole(weights):
-    """Phi-3 keeps the rotary table of its last text's length."""
     checkpoint = build_checkpoint(weights("qwen3_moe"), CAME, RULES)
     assert checkpoint.is_stateless and not build_checkpoint(weights("phi3"), "dense", RULES).is_stateless
     batches = [checkpoint.tokenize([f"owl {number} " * (1 + (number * row) % 5) for row in range(3)], "document") for number in range(20)]
@@ -269,8 +257,7 @@ def test_a_checkpoint_that_another_transformers_probed_is_probed_again(arch, wei
 
     monkeypatch.setattr(transformers_model, "check_packing", fail)
     if arch == CAME:
-        with pytest.raises(ArtifactError, match="texts do not stay apart in it"):
-            open_checkpoint(tmp_path)
+        assert_refused(ArtifactError, "texts do not stay apart in it", open_checkpoint, tmp_path)
     else:
         check_same(open_checkpoint(tmp_path).encode(TEXTS), expected, 1e-5)
     assert "do not stay apart in packed batches (texts mix)" in caplog.text
@@ -279,8 +266,7 @@ def test_a_checkpoint_that_another_transformers_probed_is_probed_again(arch, wei
 def test_a_layer_of_a_packed_model_that_does_not_call_our_attention_is_an_error(weights):
     checkpoint = build_checkpoint(weights("qwen3"), "dense", RULES)
     checkpoint.architecture.encoder.embeddings.model.set_attn_implementation("sdpa")
-    with pytest.raises(transformers_model.NotPackableError, match="layer 1 does not call the attention that is registered"):
-        checkpoint.encode(TEXTS)
+    assert_refused(transformers_model.NotPackableError, "layer 1 does not call the attention that is registered", checkpoint.encode, TEXTS)
 
 
 def write_gguf(file, layers=2):
@@ -332,3 +318,129 @@ def test_the_first_token_of_a_decoder_is_warned_of(name, pooling, warns, weights
     checkpoint = build_checkpoint(weights(name), f"dense:pooling={pooling}", RULES)
     assert ("its first token reads nothing; set pooling=last" in caplog.text) is warns
     assert checkpoint.architecture.encoder.is_causal is (name == "qwen3")
+
+
+DECODERS = ["llama", "qwen2", "qwen3", "qwen3_moe", "mistral", "gemma3_text", "smollm3", "granite", "olmo2"]
+
+
+@functools.cache
+def open_causal_model(folder):
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+
+
+@torch.no_grad()
+def all_logits(folder, ids):
+    """Logits [L, V] of transformers with a mask: tokens attend to all others, in layers with a window to so many of both sides."""
+    model = open_causal_model(folder)
+    kinds = getattr(model.config, "layer_types", None) or ["full_attention"]
+    window = getattr(model.config, "sliding_window", None) or len(ids)
+    distance = (torch.arange(len(ids))[:, None] - torch.arange(len(ids))).abs()
+    masks = {"full_attention": torch.zeros(1, 1, len(ids), len(ids))}
+    masks["sliding_attention"] = torch.where(distance > window, torch.finfo(torch.float32).min, 0.0)[None, None]
+    kind = "sliding_attention" if model.config.model_type == "mistral" else kinds[0]
+    mask = masks if len({*kinds}) > 1 else masks[kind]
+    return model(input_ids=torch.tensor([ids]), attention_mask=mask).logits[0]
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_the_weights_of_a_bidirectional_decoder_are_those_of_all_its_logits(name, weights):
+    folder = weights(name, **({"use_bidirectional_attention": False} if name == "gemma3_text" else {}))
+    checkpoint = build_checkpoint(folder, "splade", RULES, backbone="bidirectional")
+    ids = checkpoint.token_ids(TEXTS, "document")[0]
+    saturated = [torch.log1p(all_logits(folder, text).relu()) for text in ids]
+    expected = torch.stack([part.amax(0) for part in saturated])
+    assert difference(checkpoint.encode(TEXTS)["lexical"].to_matrix(), expected) <= 1e-5
+    causal = build_checkpoint(folder, "splade", RULES)
+    assert difference(causal.encode(TEXTS)["lexical"].to_matrix(), expected) > 1e-2
+
+
+def test_cames_lexical_expert_over_a_decoder_is_equal_to_the_formula_and_keeps_that_its_tokens_attend_to_later_ones(weights, tmp_path):
+    """With the bias that it is given, since the logits of a decoder have none."""
+    folder = weights("qwen3", tie_word_embeddings=False)
+    checkpoint = build_checkpoint(folder, CAME, RULES, backbone="bidirectional")
+    ids, bias = checkpoint.token_ids(TEXTS, "document")[0], checkpoint.architecture.heads["lexical"].bias.detach()
+    expected = torch.stack([torch.log1p((all_logits(folder, text) + bias).relu().amax(0)) for text in ids])
+    checkpoint.save(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["is_causal"] is False
+    for model in (checkpoint, open_checkpoint(tmp_path)):
+        assert not model.architecture.encoder.is_causal
+        assert difference(model.encode(TEXTS)["lexical"].to_matrix(), expected) <= 1e-5
+    checkpoint.architecture.train()(checkpoint.tokenize(TEXTS, "document"))["lexical"].weights.sum().backward()
+    bias = checkpoint.architecture.heads["lexical"].bias
+    assert bias.requires_grad and bias.grad.count_nonzero() > 0
+
+
+@pytest.mark.parametrize("arch", ["came:shared_layers=1,local_dim=8", "came:shared_layers=1,adapters=2", "mote", "splade:adapters=2"])
+def test_the_lexical_expert_of_a_decoder_starts_with_few_terms(arch, weights):
+    folder = weights("qwen3", vocab_size=700)
+    texts = [*TEXTS, *(" ".join(text.split()[::-1]) for text in TEXTS)] * 4
+    checkpoint = build_checkpoint(folder, arch, RULES, texts, backbone="bidirectional")
+    plain = build_checkpoint(folder, "splade", RULES, texts, backbone="bidirectional")
+    assert "bias" not in dict(plain.architecture.heads["lexical"].named_parameters())  # its layout has no place for one
+    tokens = sum(map(len, checkpoint.token_ids(TEXTS, "document")[0]))
+    active, usual = ((model.encode(TEXTS)["lexical"].to_matrix() > 0).sum().item() for model in (checkpoint, plain))
+    assert len(TEXTS) <= active <= 8 * tokens and usual > 100 * len(TEXTS)
+
+
+def test_transformers_opens_what_is_written_as_bidirectional(weights, tmp_path):
+    checkpoint = build_checkpoint(weights("llama"), "dense:pooling=mean", RULES, backbone="bidirectional")
+    checkpoint.save(tmp_path)
+    model = transformers.AutoModel.from_pretrained(tmp_path).eval()
+    with torch.no_grad():
+        means = [model(input_ids=torch.tensor([ids])).last_hidden_state[0].mean(0) for ids in checkpoint.token_ids(TEXTS, "document")[0]]
+    assert difference(checkpoint.encode(TEXTS)["global"].vectors, torch.stack(means)) <= 1e-5
+
+
+def peak_memory(work):
+    """The most bytes of tensors that torch's allocator holds at once, besides those from before."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        work()
+    changes = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
+    return max(accumulate(event.nbytes() for event in sorted(changes, key=lambda event: event.start_ns())))
+
+
+def test_a_step_of_a_sparse_decoder_has_memory_for_less_than_an_eighth_of_all_logits(weights):
+    """Two texts of 800 tokens, 20,000 words: 128 MB of logits, which the plain formula has, and as much for their gradient."""
+    folder, vocabulary = weights("qwen3", vocab_size=20_000, max_position_embeddings=2048), 20_000
+    checkpoint = build_checkpoint(folder, "splade", RULES, backbone="bidirectional")
+    architecture, peaks, logits = checkpoint.architecture.train(), {}, 2 * 800 * vocabulary * 4
+    for length in (100, 800):
+        ids = torch.randint(10, vocabulary, (2, length), generator=torch.Generator().manual_seed(0)).tolist()
+        tokens = PackedTokens.from_lists(ids, "document")
+        peaks[length] = peak_memory(lambda tokens=tokens: architecture(tokens)["lexical"].weights.sum().backward())
+    assert peaks[800] - peaks[100] < logits / 8
+
+    def apply_formula():
+        all_weights = torch.log1p(architecture.encoder.logits(architecture.encoder(tokens)).relu()).unflatten(0, (2, -1))
+        all_weights.amax(1).sum().backward()
+
+    assert peak_memory(apply_formula) > 2 * logits
+
+
+@pytest.mark.parametrize("name", ["lfm2", "qwen3_5_text", "gemma2", "t5"])
+def test_a_model_that_runs_whole_is_not_made_bidirectional(name, weights):
+    with pytest.raises(UsageError, match=r"--backbone bidirectional: \w+ runs whole, as texts do not stay apart in it"):
+        build_checkpoint(weights(name), "dense:pooling=mean", RULES, backbone="bidirectional")
+
+
+def test_a_model_whose_layers_ignore_it_is_refused(weights, monkeypatch):
+    attention = transformers_encoder.banded_attention
+
+    def causal_attention(query, key, value, layout, reach, dropout, scale=None):
+        return attention(query, key, value, layout, (reach[0], 0), dropout, scale)
+
+    monkeypatch.setattr(transformers_encoder, "banded_attention", causal_attention)
+    monkeypatch.setattr(transformers_model, "check_packing", lambda *arguments: None)
+    with pytest.raises(UsageError, match="in layer 1 of LlamaModel tokens do not attend to later ones"):
+        build_checkpoint(weights("llama"), "splade", RULES, backbone="bidirectional")
+
+
+def test_a_bidirectional_trunk_stays_so_below_adapters(weights, tmp_path):
+    """Its own config.json, which the checkpoint does not hold, says nothing of it."""
+    checkpoint = build_checkpoint(weights("qwen3"), f"{CAME},adapters=2", RULES, backbone="bidirectional")
+    checkpoint.save(tmp_path)
+    with pytest.raises(UsageError, match="--backbone bidirectional is for plain weights, from which its checkpoint is made"):
+        build_checkpoint(tmp_path, None, {}, backbone="bidirectional")
+    again = open_checkpoint(tmp_path)
+    assert not again.architecture.encoder.is_causal
+    assert difference(again.encode(TEXTS)["lexical"].to_matrix(), checkpoint.encode(TEXTS)["lexical"].to_matrix()) <= 1e-6

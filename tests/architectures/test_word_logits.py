@@ -1,25 +1,31 @@
-"""cross-encoder:head=yes-no: the tokens of a chat template as transformers renders it, and the scores of transformers' logits."""
+"""cross-encoder:head=yes-no: the tokens of a chat template as transformers renders it, the scores of transformers' logits, and rerankers by
+the logits of words as they are published for sentence-transformers: read, and written for it."""
 
 import functools
 import json
+import re
 import shutil
 
+import numpy as np
 import pytest
 import torch
 import transformers
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from moeir import open_checkpoint
 from moeir.architectures.initialize import build_checkpoint
+from moeir.architectures.sentence_transformers_files import BASE, LOGIT_SCORE
 from moeir.backbones import transformers_model
 from moeir.backbones.pair_text import DEFAULT_INSTRUCTION, JUDGE
 from moeir.errors import ArtifactError, UsageError
 from moeir.formats.base import Conversion
 from moeir.formats.checkpoint import SentenceTransformers
 from moeir.records.texts import Text
+from tests.architectures.folders import assert_refused, change_json, list_modules, write_files
 from tests.backbones.test_transformers_encoder import GROUPED, SIZES
 from tests.backbones.tiny_chats import BEGUN, CHATML, ROLES, write_chat_tokenizer
+from tests.conftest import run_moeir
 from tests.reranking.pairs import make_all_pairs
 
 QUERIES = ["What is it?", "the owl", "42 mice?\n"]
@@ -112,6 +118,9 @@ def test_the_tokens_of_a_pair_are_those_of_the_template_as_transformers_renders_
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
 
     @given(TEXT, TEXT)
+    @example("What is it?", "  no! yes: the owl\nand (mice) ")
+    @example("42 mice?\n", "")
+    @settings(max_examples=40)
     def check(query, document):
         query, document = query.strip("\u0301"), document.strip("\u0301")  # an accent alone would change the character before it
         [ids] = list_ids(make_pairs(checkpoint, [query], [document]))
@@ -119,15 +128,10 @@ def test_the_tokens_of_a_pair_are_those_of_the_template_as_transformers_renders_
             assert ids == render(folder, query.strip(), document.strip(), roles=roles), tokenizer.decode(ids)
 
     check()
-    for number, ids in enumerate(list_ids(make_pairs(checkpoint))):
-        query, document = QUERIES[number // len(DOCUMENTS)], DOCUMENTS[number % len(DOCUMENTS)]
-        if document or roles:
-            assert ids == render(folder, query.strip(), document.strip(), roles=roles)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_scores_are_differences_of_transformers_logits(name, weights, tmp_path):
-    """Divided, multiplied, capped, with a bias, of words that are tied or not, of models that are packed or run whole."""
     folder = weights(name)
     checkpoint = build_checkpoint(folder, "cross-encoder:head=yes-no", RULES)
     tokens = make_pairs(checkpoint)
@@ -239,16 +243,14 @@ JOINED = "its tokenizer joins texts with the template around them, or begins eac
     ],
 )
 def test_templates_and_instructions_that_cannot_be_are_refused(template, rules, message, weights):
-    with pytest.raises((ArtifactError, UsageError)) as error:
-        build_checkpoint(weights(template=template), "cross-encoder:head=yes-no", RULES | rules)
-    assert message in str(error.value) and "\n" not in str(error.value)
+    folder, errors = weights(template=template), (ArtifactError, UsageError)
+    assert_refused(errors, re.escape(message), build_checkpoint, folder, "cross-encoder:head=yes-no", RULES | rules)
 
 
 def test_other_models_words_and_flags_are_refused(weights, tiny_model_with_head, tmp_path):
     says_next = "head=yes-no: reads what a decoder of transformers, with its vocabulary head, says next"
     for folder, backbone in ((tiny_model_with_head, None), (tiny_model_with_head, "transformers"), (weights(), "bidirectional")):
-        with pytest.raises(UsageError, match=says_next):
-            build_checkpoint(folder, "cross-encoder:head=yes-no", {}, backbone=backbone)
+        assert_refused(UsageError, says_next, build_checkpoint, folder, "cross-encoder:head=yes-no", {}, backbone=backbone)
     reasons = {"yes+perhaps": "'perhaps' is no single token of", "yes+yes": "expected the word for", "a+b+c": "expected the word"}
     for words, reason in reasons.items():
         with pytest.raises(UsageError, match=f"cross-encoder:words={words}: {reason}".replace("+", r"\+")):
@@ -256,12 +258,10 @@ def test_other_models_words_and_flags_are_refused(weights, tiny_model_with_head,
     for flag in ("template", "instruction"):
         with pytest.raises(UsageError, match=f"--{flag}: is for cross-encoder:head=yes-no"):
             build_checkpoint(weights(), "dense:pooling=last", {flag: "{query} {document}"})
-    with pytest.raises(ArtifactError, match=JOINED):
-        build_checkpoint(weights(kind="llama"), "cross-encoder:head=yes-no", RULES)
+    assert_refused(ArtifactError, JOINED, build_checkpoint, weights(kind="llama"), "cross-encoder:head=yes-no", RULES)
     bare = shutil.copytree(weights("qwen3-untied"), tmp_path / "bare")
     transformers.AutoModel.from_pretrained(bare).save_pretrained(bare)
-    with pytest.raises(UsageError, match=says_next):
-        build_checkpoint(bare, "cross-encoder:head=yes-no", {})
+    assert_refused(UsageError, says_next, build_checkpoint, bare, "cross-encoder:head=yes-no", {})
 
 
 def test_a_reranker_becomes_a_retriever_without_its_template_and_the_weights_of_its_words(weights, tmp_path):
@@ -271,11 +271,6 @@ def test_a_reranker_becomes_a_retriever_without_its_template_and_the_weights_of_
     assert (retriever.input_config.template, retriever.input_config.instruction) == ("", "")
     assert retriever.architecture.encoder.word_head is None
     assert transformers_model.read_transformers_encoder(folder, json.loads((folder / "config.json").read_text())).word_head
-
-
-def test_sparse_weights_of_capped_logits_are_refused(weights):
-    with pytest.raises(UsageError, match="its lexical expert needs a vocabulary head, which these weights lack"):
-        build_checkpoint(weights("gemma3"), "splade", RULES)
 
 
 @pytest.mark.parametrize("name", ["qwen3-untied", "gemma3"])
@@ -293,3 +288,111 @@ def test_adapters_alone_train_below_the_words_and_are_merged_into_what_other_lib
     SentenceTransformers().write(iter([checkpoint]), tmp_path, Conversion("checkpoint", "sentence-transformers"))
     actual = difference_of_logits(tmp_path, list_ids(tokens))
     assert float((actual - expected).abs().max()) <= 1e-5 * max(1.0, float(expected.abs().max()))
+
+
+PAIRS = [("What is it?", "hunting at night."), ("the owl", "no! yes: mice\nand"), ("3", "mice. " * 90), ("A\u00e9", "<|im_start|> x")]
+SYSTEM = (
+    "<|im_start|>system\n{{ (messages | selectattr('role', 'eq', 'query') | first).content }}<|im_end|>\n<|im_start|>user\n"
+    "{{ (messages | selectattr('role', 'eq', 'document') | first).content }}<|im_end|>\n"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+LOGITS = {"method": "forward", "method_output_name": "logits"}
+SENTENCE = {"transformer_task": "text-generation", "modality_config": {"text": LOGITS, "message": {**LOGITS, "format": "flat"}}}
+SENTENCE |= {"module_output_name": "causal_logits"}
+MODULES = list_modules((f"{BASE}.Transformer", ""), (LOGIT_SCORE, "1_LogitScore"))
+IDENTITY = {"activation_fn": "torch.nn.modules.linear.Identity"}
+ONE_WORD = SENTENCE | {"processing_kwargs": {"chat_template": {"add_generation_prompt": True}}}
+
+
+def write_reranker(weights, folder, template=ROLES, words=("yes", "no"), sentence=SENTENCE, prompts=None):
+    """A tiny Qwen3 with the files of Qwen3-Reranker; with other arguments those of zerank-2."""
+    shutil.copytree(weights("qwen3-tied", template=template), folder)
+    vocabulary = transformers.AutoTokenizer.from_pretrained(folder).get_vocab()
+    tokens = dict(zip(("true_token_id", "false_token_id"), [*map(vocabulary.get, words), None], strict=False))
+    facts = IDENTITY | {"model_type": "CrossEncoder", "prompts": prompts or {}, "default_prompt_name": next(iter(prompts or {}), None)}
+    files = {"modules.json": MODULES, "1_LogitScore/config.json": tokens, "sentence_bert_config.json": sentence}
+    write_files(folder, files | {"config_sentence_transformers.json": facts})
+    change_json(folder / "tokenizer_config.json", model_max_length=160)
+    return folder
+
+
+LAYOUTS = {
+    "Qwen3-Reranker": {},
+    "with an instruction": {"prompts": {"web": "Find mice."}},
+    "zerank-2": {"template": SYSTEM, "words": ("yes",), "sentence": ONE_WORD},
+}
+
+
+def score_here(folder):
+    """Scores of the pairs by a checkpoint."""
+    checkpoint = open_checkpoint(folder)
+    return score(checkpoint, make_pairs(checkpoint, *map(list, zip(*PAIRS, strict=True)))).view(len(PAIRS), -1).diagonal().numpy()
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_reranker_has_the_scores_of_sentence_transformers_in_both_directions(name, weights, tmp_path):
+    peer = pytest.importorskip("sentence_transformers")
+    folder = write_reranker(weights, tmp_path / "published", **LAYOUTS[name])
+    flags = ("--arch", "cross-encoder", "--query-length", 32)
+    run_moeir("init", "--model", folder, *flags, "--output", tmp_path / "ckpt")
+    run_moeir("convert", "--input", tmp_path / "ckpt", "--to", "sentence-transformers", "--output", tmp_path / "out")
+    (tmp_path / "out/manifest.json").unlink()  # a folder of another origin
+    run_moeir("init", "--model", tmp_path / "out", *flags, "--output", tmp_path / "again")
+    ours = score_here(tmp_path / "ckpt")
+    assert len(np.unique(ours)) == len(PAIRS) and np.array_equal(ours, score_here(tmp_path / "again"))
+    for published in (folder, tmp_path / "out"):
+        theirs = peer.CrossEncoder(str(published), device="cpu").predict(PAIRS[:3])
+        assert np.abs(ours[:3] - theirs).max() <= 2e-5 * np.abs(theirs).max()
+    first, second = (json.loads((tmp_path / part / "moeir.json").read_text()) for part in ("ckpt", "again"))
+    assert first == second and first["reading"]["document_length"] == 160
+    words = "yes" if name == "zerank-2" else "yes+no"
+    assert first["architecture"].startswith("cross-encoder:head=yes-no,") and f"words={words}" in first["architecture"]
+    instructions = {"Qwen3-Reranker": "Find an answer.", "with an instruction": "Find mice."}
+    assert first["reading"].get("instruction") == instructions.get(name)
+
+
+def test_any_letters_are_in_the_template_that_is_written(weights, tmp_path):
+    template = '"{instruction}" \\n {{ x }} {% y %}\n\u00e9\U0001f989 {query} | {document} <|im_end|>\n\n'
+    instruction = "\u00ab'x'\u00bb\\"
+    folder, output = write_reranker(weights, tmp_path / "published"), tmp_path / "out"
+    flags = ("--arch", "cross-encoder", "--template", template, "--instruction", instruction, "--output", tmp_path / "ckpt")
+    run_moeir("init", "--model", folder, *flags)
+    run_moeir("convert", "--input", tmp_path / "ckpt", "--to", "sentence-transformers", "--output", output)
+    messages = [{"role": "query", "content": " owl? "}, {"role": "document", "content": "mice "}]
+    rendered = transformers.AutoTokenizer.from_pretrained(output).apply_chat_template(messages, tokenize=False)
+    texts = {"{instruction}": instruction, "{query}": "owl?", "{document}": "mice"}
+    for placeholder, text in texts.items():
+        template = template.replace(placeholder, text)
+    assert rendered == template
+
+
+def change(name, **values):
+    return lambda folder: change_json(folder / name, **values)
+
+
+SCORE, SENTENCES = "1_LogitScore/config.json", "sentence_bert_config.json"
+REFUSED = [
+    (change(SCORE, module_input_name="logits"), 'moeir cannot keep module_input_name, "logits"'),
+    (change(SCORE, true_token_id=None), "true_token_id is None; expected a whole number"),
+    (change(SCORE, true_token_id=9999), "the tokens [9999, "),
+    (change(SCORE, temperature=2.0), "moeir cannot keep temperature, 2.0"),
+    (change(SENTENCES, processing_kwargs={"text": {"max_length": 9}}), "processing_kwargs: moeir cannot keep text, {"),
+    (change(SENTENCES, modality_config={"text": LOGITS}), "its tokenizer joins texts with the template around them"),
+    (change("config_sentence_transformers.json", activation_fn="torch.nn.Softmax"), "its scores pass through torch.nn.Softmax"),
+    (lambda folder: (folder / "chat_template.jinja").write_text("{{ messages[0].content }}"), "expected {query} and, after"),
+]
+
+
+@pytest.mark.parametrize(("edit", "words"), REFUSED)
+def test_what_a_checkpoint_cannot_keep_of_a_reranker_is_refused_by_name(edit, words, weights, tmp_path):
+    folder = write_reranker(weights, tmp_path / "published")
+    edit(folder)
+    assert_refused((ArtifactError, UsageError), re.escape(words), build_checkpoint, folder, "cross-encoder", {"query_length": 32})
+
+
+def test_other_architectures_and_heads_do_not_take_the_score_of_words(weights, tmp_path):
+    folder = write_reranker(weights, tmp_path / "published")
+    for arch, words in (("dense", "its modules are Transformer, LogitScore"), ("sbmoe", "cannot keep its module LogitScore in sbmoe")):
+        shutil.copytree(folder, copy := tmp_path / arch)
+        (copy / SENTENCES).write_text("{}")
+        assert_refused(ArtifactError, words, build_checkpoint, copy, arch, {})

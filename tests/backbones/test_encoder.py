@@ -15,7 +15,7 @@ from moeir.backbones.families.weights_io import write_tensors
 from moeir.backbones.layers import compile_layers, set_attention_dropout, store_adjacent
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
-from moeir.mixtures.adapters import AdapterOptions, insert_adapters, insert_routed_adapters
+from moeir.mixtures.adapters import AdapterOptions, insert_adapters, insert_experts
 from moeir.pretraining.base import vocabulary_loss
 from tests.backbones.tiny_models import LENGTHS, is_close, make_pair, random_ids
 from tests.mixtures.test_adapters import draw_adapters
@@ -71,7 +71,7 @@ def test_compiled_layers_say_the_same_and_learn_the_same(kind):
     if kind == "adapters":
         insert_adapters(encoder, AdapterOptions(2, adapter_maps=("query", "down")), ["global"])
     elif kind == "roles":
-        insert_routed_adapters(encoder, AdapterOptions(2), [0, 1], experts=2, one_gate=False, routing="role")
+        insert_experts(encoder, AdapterOptions(2), [0, 1], experts=2, one_gate=False, routing="role")
     draw_adapters(encoder)
     compiled = copy.deepcopy(encoder)
     compile_layers(compiled, backend="aot_eager")

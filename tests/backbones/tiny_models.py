@@ -27,13 +27,13 @@ TINY_MODELS = {
 }
 
 
-def make_model(name, *, head=True, **changes):
-    """A model of transformers with every parameter random, biases and normalisations too."""
+def make_model(name, *, head=True, kind=None, **changes):
+    """A model of transformers, of a kind if it is named, with every parameter random, biases and normalisations too."""
     family, settings = TINY_MODELS[name]
     config = getattr(transformers, f"{family}Config")(**(settings | changes))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
-        model = getattr(transformers, f"{family}ForMaskedLM" if head else f"{family}Model")(config)
+        model = getattr(transformers, family + (kind or ("ForMaskedLM" if head else "Model")))(config)
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(torch.randn(parameter.shape) * 0.1)

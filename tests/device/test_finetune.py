@@ -22,8 +22,7 @@ FLOPS = "contrastive:flops_query=1e-3,flops_document=1e-3"
 COLBERT = "colbert:dim=8,normalise=true,markers=true,augmentation=true,punctuation=false"
 KINDS = {
     CAME: COMPETITIVE,
-    f"{CAME},routing=token,routed_experts=3": COMPETITIVE,
-    f"{CAME},experts=lexical+global,routing=role,global_experts=3": COMPETITIVE,
+    f"{CAME},experts=lexical+global": COMPETITIVE,
     "dense:encoders=separate": "contrastive",
     "splade": FLOPS,
     COLBERT: "contrastive",
@@ -77,7 +76,7 @@ def test_an_architecture_learns_in_half_precision_and_with_dropout(arch, learn, 
 
 @pytest.mark.parametrize("arch, objective", [
     (CAME, "competitive:rank_scope=batch,ties=optimistic,flops_query=1e-3,flops_document=1e-3,flops_ramp=3"),
-    (f"{CAME},routing=token", "competitive:standardised=0,normalise_standardised=true,ties=pessimistic,entropy_sign=as-printed"),
+    (CAME, "competitive:standardised=0,normalise_standardised=true,ties=pessimistic,entropy_sign=as-printed"),
     (CAME, "competitive:standardised=0,shares=loss,permuted=true"),
     ("splade", "bce"),
     ("mote", "kl:temperature=2,contrastive=0.5"),

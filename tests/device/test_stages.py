@@ -17,7 +17,7 @@ SEARCH = ("search", "--dtype", "float32")  # as the documents
 LENGTHS = ("--query-length", 12, "--document-length", 24)
 COLBERT = "colbert:dim=8,normalise=true,markers=true,augmentation=true,punctuation=false"
 ARCHITECTURES = [
-    f"{CAME},routing=role,global_experts=3", COLBERT, "coil:dim=8,cls_dim=16", "mote:similarity=sparse",
+    CAME, COLBERT, "coil:dim=8,cls_dim=16", "mote:similarity=sparse",
     "taser:routing=token,gates=per_layer,every=1", "sbmoe:experts=3,inference=all", "bge-m3:fresh_heads=true",
 ]  # fmt: skip
 

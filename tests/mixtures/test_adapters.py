@@ -16,7 +16,14 @@ from moeir.backbones.encoder import Encoder
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
 from moeir.mixtures import router
-from moeir.mixtures.adapters import AdaptedLinear, AdapterOptions, insert_adapters, insert_routed_adapters, list_adapters, merge_adapters
+from moeir.mixtures.adapters import (
+    AdaptedEmbedding,
+    AdaptedLinear,
+    AdapterOptions,
+    insert_adapters,
+    insert_experts,
+    merge_adapters,
+)
 from tests.backbones import test_transformers_encoder as theirs
 from tests.backbones import tiny_models
 
@@ -26,6 +33,16 @@ BLOCKS = [(2,), (0, 1, 2, 3), (3, 1), (1, 1, 0)]
 
 def relative(actual, expected):
     return float((actual - expected).detach().abs().max() / expected.detach().abs().max())
+
+
+def list_adapters(model):
+    """expert -> path of a map in transformers -> A [r, K] and B [N, r], views of the parameters."""
+    adapters = {}
+    for module in model.modules():
+        if isinstance(module, AdaptedLinear | AdaptedEmbedding):
+            for expert, down, up in zip(module.experts, module.down.detach(), module.up.detach(), strict=True):
+                adapters.setdefault(expert, {})[module.path] = down, up
+    return adapters
 
 
 def draw_adapters(module, seed=0):
@@ -160,7 +177,7 @@ def test_every_map_has_an_adapter_by_its_name_in_transformers_which_learns_what_
 
 def test_a_feedforward_that_is_taken_out_of_its_layer_keeps_its_names(tmp_path):
     encoder = theirs.make_pair("qwen3", tmp_path)[1]
-    insert_routed_adapters(encoder, AdapterOptions(2), [0, 2], experts=3, one_gate=True, routing="token")
+    insert_experts(encoder, AdapterOptions(2), [0, 2], experts=3, one_gate=True, routing="token")
     adapters = list_adapters(encoder)
     assert list(adapters) == ["expert0", "expert1", "expert2"]
     assert set(adapters["expert1"]) == {f"layers.{number}.mlp.{name}_proj" for number in (0, 2) for name in ("gate", "up", "down")}
@@ -202,7 +219,7 @@ def routed_layer(routing, **options):
     """The first layer of a tiny encoder with four random adapters on each of its maps, or on those of its feed-forward."""
     torch.manual_seed(4)
     encoder = Encoder(EncoderConfig(40, 16, 1, 2, 24, positions=32, dropout=0.0, attention_dropout=0.0, initializer_range=0.3))
-    insert_routed_adapters(encoder, AdapterOptions(2), [0], experts=E, one_gate=False, routing=routing, **options)
+    insert_experts(encoder, AdapterOptions(2), [0], experts=E, one_gate=False, routing=routing, **options)
     layer = draw_adapters(encoder).layers[0]
     if routing != "role":
         layer.router.gate.weight.data = torch.randn(layer.router.gate.weight.shape)

@@ -70,7 +70,6 @@ def is_even(choice, experts):
 
 
 def test_a_random_gate_draws_anew_in_each_training_call():
-    """The state of torch's generator decides, as of all noise of a training; the same text meets all experts."""
     mixture = make_mixture(gate="random").train()
     first, again, other = (refine(mixture, seed=seed) for seed in (5, 5, 6))
     assert torch.equal(first, again) and mixture.last_routing is None

@@ -16,6 +16,7 @@ from moeir.errors import ArtifactError
 from moeir.indexes.scan import Scan
 from moeir.representations.base import Representation, representation_class
 from moeir.representations.evidence import ExplainedDocuments
+from tests.architectures.folders import assert_refused
 from tests.conftest import CommandResult
 
 WIDTH = 8
@@ -59,8 +60,7 @@ def test_it_is_opened_by_its_name(signs_encodings: Path) -> None:
     assert representation_class("signs") is Signs
     assert (Signs.open(signs_encodings / "binary").signs == random_signs(12, 1).signs).all()
     for unknown in ("base", "errors", "signs.more", ""):
-        with pytest.raises(ArtifactError, match="no representation of kind"):
-            representation_class(unknown)
+        assert_refused(ArtifactError, "no representation of kind", representation_class, unknown)
 
 
 def test_its_default_engine_finds_what_a_full_sort_finds(

@@ -1,4 +1,4 @@
-"""Dense, Sparse, MultiVector, ExactMatch: scores against loops; selecting, concatenating, saving and padding change none."""
+"""Dense, Sparse, MultiVector, ExactMatch: scores against loops; selecting, concatenating, saving and padding change none; pruning."""
 
 import re
 
@@ -8,12 +8,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moeir.errors import ArtifactError, DataError
-from moeir.representations.base import RepresentationWriter, ragged_positions
+from moeir.errors import ArtifactError, DataError, UsageError
+from moeir.representations.base import RepresentationWriter
 from moeir.representations.dense import Dense
+from moeir.representations.encodings import Pruning
 from moeir.representations.exact_match import ExactMatch
-from moeir.representations.multivector import MultiVector
+from moeir.representations.multivector import MultiVector, ward_clusters
 from moeir.representations.sparse import Sparse
+from tests.architectures.folders import assert_refused
 from tests.oracles import representations as oracles
 
 TERMS, WIDTH = 5, 3
@@ -143,16 +145,6 @@ def test_scores_scale_stay_float32_under_autocast_and_have_gradients(kind):
     assert column.grad is not None and bool(column.grad.abs().sum() > 0)
 
 
-@quick
-@given(lengths=st.lists(st.integers(0, 4), min_size=1, max_size=6), data=st.data())
-def test_spans_lists_the_places_of_the_chosen_texts(lengths, data):
-    starts = torch.tensor([0, *lengths]).cumsum(0)
-    rows = data.draw(st.lists(st.integers(0, len(lengths) - 1), max_size=6))
-    positions, new_starts = ragged_positions(starts, torch.tensor(rows, dtype=torch.int64))
-    assert positions.tolist() == [position for row in rows for position in range(starts[row], starts[row + 1])]
-    assert new_starts.tolist() == np.cumsum([0, *(lengths[row] for row in rows)]).tolist()
-
-
 @pytest.mark.parametrize("value", [1e5, float("inf"), float("nan")])
 def test_a_value_that_the_file_cannot_hold_is_refused(value, tmp_path):
     name = "NaN" if value != value else f"{value:g}"
@@ -169,5 +161,60 @@ def test_a_weight_that_is_nan_is_never_dropped():
     texts = Sparse.from_matrix(torch.tensor([[1.0, 0.0, 3.0], [2.0, float("nan"), 0.0]]))
     for kept in (texts, texts.drop_zero_weights(), texts.prune({"least_weight": 1.5}), texts.prune({"terms": 1})):
         assert kept.weights[kept.starts[1] :].isnan().any()
-        with pytest.raises(DataError, match="text 1 holds NaN"):
-            kept.check_finite("text {}".format)
+        assert_refused(DataError, "text 1 holds NaN", kept.check_finite, "text {}".format)
+
+
+def test_the_heaviest_terms_by_hand():
+    encoded = Sparse.from_matrix(torch.tensor([[0.5, 2.0, 0.0, 0.5, 1.0], [0.0, 0.0, 0.0, 0.0, 0.0], [0.1, 0.0, 0.0, 0.0, 0.0]]))
+    assert to_lists(encoded.prune({"terms": 3})) == [{0: 0.5, 1: 2.0, 4: 1.0}, {}, {0: pytest.approx(0.1)}]
+    assert to_lists(encoded.prune({"least_weight": 0.5})) == [{0: 0.5, 1: 2.0, 3: 0.5, 4: 1.0}, {}, {}]
+    assert to_lists(encoded.prune({"terms": 1, "least_weight": 0.5})) == [{1: 2.0}, {}, {}]
+
+
+@quick
+@given(seed=seeds, most=st.none() | st.integers(1, 6), least=st.none() | st.floats(0.03125, 2.0, width=32))
+def test_the_heaviest_terms_are_those_of_a_sort(seed, most, least):
+    encoded = random_texts("sparse", 4, seed)
+    options = {name: value for name, value in (("terms", most), ("least_weight", least)) if value is not None}
+    assert to_lists(encoded.prune(options)) == [oracles.prune_terms(text, most, least) for text in to_lists(encoded)]
+
+
+def test_pooling_by_hand():
+    """Two tokens point up and one right, another text is one token: ⌈3/2⌉ and ⌈1/2⌉ vectors stay."""
+    encoded = MultiVector(torch.tensor([[0.0, 2.0], [4.0, 0.0], [0.0, 4.0], [1.0, 1.0]]), torch.tensor([0, 3, 4]))
+    assert to_lists(encoded.prune({"pool_factor": 2})) == [[[0.0, 3.0], [4.0, 0.0]], [[1.0, 1.0]]]
+    assert to_lists(encoded.prune({"pool_factor": 9})) == [[[pytest.approx(4 / 3), 2.0]], [[1.0, 1.0]]]
+    assert to_lists(encoded.prune({"pool_factor": 1})) == to_lists(encoded)
+
+
+@quick
+@given(seed=seeds, count=st.integers(2, 9), data=st.data())
+def test_clusters_are_those_of_joining_the_two_that_cost_least_again_and_again(seed, count, data):
+    points = np.random.default_rng(seed).normal(size=(count, 3))
+    cluster_count = data.draw(st.integers(1, count))
+    assert ward_clusters(points, cluster_count).tolist() == oracles.ward_clusters(points, cluster_count)
+
+
+def test_equal_tokens_lose_nothing_and_a_text_without_tokens_stays_one():
+    encoded = MultiVector(torch.tensor([[1.0, 0.0]] * 4 + [[0.0, 1.0]] * 4), torch.tensor([0, 0, 8]))
+    pooled = encoded.prune({"pool_factor": 4})
+    assert to_lists(pooled) == [[], [[1.0, 0.0], [0.0, 1.0]]]
+    query = MultiVector(torch.tensor([[0.6, 0.8], [0.8, 0.6]]), torch.tensor([0, 2]))
+    assert torch.allclose(query.scores(pooled.select(torch.tensor([1]))), query.scores(encoded.select(torch.tensor([1]))))
+
+
+def test_an_option_changes_its_own_kind_and_says_so():
+    pruning = Pruning(terms=1, pool_factor=3)
+    assert pruning.active_options() == {"terms": 1, "pool_factor": 3} and Pruning().active_options() == {}
+    encoded = random_texts("dense", 3)
+    assert pruning(encoded) is encoded and isinstance(encoded, Dense)
+    assert all(len(text) <= 1 for text in to_lists(pruning(random_texts("sparse", 3))))
+    encoded = random_texts("multivector", 5)
+    assert [len(text) for text in to_lists(pruning(encoded))] == [-(-len(text) // 3) for text in to_lists(encoded)]
+    assert Pruning()(random_texts("sparse", 3)).columns().keys() == {"terms", "weights"}
+    for options, kinds, words in (
+        (Pruning(terms=1), {"global": "dense"}, "--terms 1: is for sparse experts; the checkpoint has global dense"),
+        (Pruning(least_weight=0.5), {"global": "dense", "local": "multivector"}, "--least-weight 0.5: is for sparse"),
+        (Pruning(pool_factor=2), {"lexical": "sparse"}, "--pool-factor 2: is for multivector experts"),
+    ):
+        assert_refused(UsageError, words, options.check_kinds, kinds)

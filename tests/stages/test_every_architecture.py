@@ -22,8 +22,6 @@ VARIED = [
     "colbert:dim=8,markers=true,augmentation=true,normalise=true,punctuation=false",
 ]  # fmt: skip
 COMBINED = [
-    f"came:{SMALL_SIZES['came']},routing=token,routed_experts=3",
-    f"came:{SMALL_SIZES['came']},routing=role,global_experts=3,experts=lexical+global",
     f"came:{SMALL_SIZES['came']},adapters=4,shared_adapters=2",
     f"came:{SMALL_SIZES['came']},adapters=4,lexical_queries=tokens", "mote:adapters=4",
     "taser:adapters=4,experts=3,routing=sequence,gate_input=block_input", "colbert:adapters=4,dim=8",

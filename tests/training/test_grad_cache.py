@@ -21,7 +21,7 @@ from tests.training.toy_examples import assert_same_gradients, make_examples, ta
 COMPETITIVE = partial(objectives.competitive, standardised=0.0, regularizers=RegularizerWeights(flops_query=1e-3, flops_document=1e-3))
 BALANCED = partial(objectives.contrastive, regularizers=RegularizerWeights(load_balance=0.01, entropy_of="batch"))
 KINDS = {
-    "came": ("came:shared_layers=2,local_dim=8,normalise=true,routing=token,global_experts=3", COMPETITIVE),
+    "came": ("came:shared_layers=2,local_dim=8,normalise=true", COMPETITIVE),
     "dense": ("dense:pooling=mean,normalise=true", objectives.contrastive),
     "splade": ("splade", objectives.contrastive),
     "colbert": ("colbert:dim=8,augmentation=true", objectives.contrastive),

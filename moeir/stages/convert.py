@@ -123,11 +123,8 @@ class Convert(Stage):
 
             checkpoint = open_checkpoint(self.model)
             checkpoint.check_is_bi_encoder(self.model)
-            reading, special, encode = (
-                checkpoint.input_config,
-                checkpoint.tokenizer.special_tokens,
-                checkpoint.tokenizer.encode_with_offsets,
-            )
+            reading, special = checkpoint.input_config, checkpoint.tokenizer.special_tokens
+            encode = checkpoint.tokenizer.encode_with_offsets
             if self.passages > reading.document_length:
                 advice = f"expected at most {reading.document_length}, which is what {self.model} reads of a document"
                 raise UsageError(f"--passages {self.passages}: {advice}")

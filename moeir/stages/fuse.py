@@ -75,7 +75,7 @@ class Fuse(Stage):
     def _have_one_index(self) -> bool:
         """Whether `moeir search` wrote all runs, from one index, with one calibration."""
         searches = [find_search_of_run(path) for path in run_paths(self.run)]
-        return None not in searches and len({(search.indexes, search.model) for search in searches if search}) == 1
+        return None not in searches and len({search[:2] for search in searches if search}) == 1
 
     def summary(self, counts: Facts) -> str:
         return f"{format_count(counts['queries'], 'query')}, {format_count(counts['hits'], 'hit')}"

@@ -26,6 +26,16 @@ def texts(toy):
 
 
 @pytest.fixture
+def work_folder(tmp_path, monkeypatch, toy, tiny_model, came_checkpoint, encodings, index, bm25_index):
+    """A folder to type short commands in, with links to the toy texts and what is made from them."""
+    links = {"toy": toy, "tiny": tiny_model, "came": came_checkpoint, "enc": encodings, "idx": index, "bm25": bm25_index}
+    for name, path in links.items():
+        (tmp_path / name).symlink_to(path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
 def run(moeir):
     """`run(command)` runs a command line that must succeed."""
 
@@ -35,3 +45,16 @@ def run(moeir):
         return result
 
     return run_command
+
+
+@pytest.fixture
+def refuse(moeir):
+    """`refuse(code, words, command)` runs a command line that must end with this exit code and one error, which has the words."""
+
+    def refuse_command(code, words, command):
+        result = moeir(*shlex.split(command))
+        assert (result.code, result.stderr.count("error: ")) == (code, 1), (command, result)
+        assert words in result.stderr.splitlines()[-1], (command, result)
+        return result
+
+    return refuse_command

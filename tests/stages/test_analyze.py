@@ -20,7 +20,7 @@ OVERLAP = ("--run", "one.trec", "--run", "two.trec", "--overlap", "overlap:depth
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, tiny_model, index, toy, moeir) -> Path:
+def folder(tmp_path_factory, tiny_model, index, toy, moeir):
     """The working folder: a checkpoint per way of routing, the toy texts with runs of two experts, and runs seen at once."""
     folder = tmp_path_factory.mktemp("analyze")
     for name, arch in ARCHITECTURES.items():

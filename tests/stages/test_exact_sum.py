@@ -1,7 +1,5 @@
 """COIL from plain weights to evaluation through the command line, and the exact sum of experts in search."""
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,15 +7,14 @@ import pytest
 
 from moeir import open_checkpoint, read_run
 from moeir.records import texts
-from tests.conftest import CommandResult, run_moeir
+from tests.conftest import run_moeir
 
 SEARCH = ("search", "--dtype", "float32")  # as the documents
-Moeir = Callable[..., CommandResult]
 LENGTHS = ("--query-length", 16, "--document-length", 32)
 
 
 @pytest.fixture(scope="module")
-def room(tmp_path_factory: pytest.TempPathFactory, examples: Path, tiny_model: Path, toy: Path) -> Path:
+def room(tmp_path_factory, examples, tiny_model, toy):
     """A trained COIL, its encodings and its index."""
     folder = tmp_path_factory.mktemp("coil")
     source = ("--train", examples, "--corpus", toy / "corpus.jsonl", "--queries", toy / "train-queries.jsonl")
@@ -31,11 +28,11 @@ def room(tmp_path_factory: pytest.TempPathFactory, examples: Path, tiny_model: P
     return folder
 
 
-def search(room: Path, toy: Path, output: Path, *more: object) -> CommandResult:
+def search(room, toy, output, *more):
     return run_moeir(*SEARCH, "--index", room / "idx", "--queries", toy / "test-queries.tsv", *more, "--output", output)
 
 
-def brute_force_sums(room: Path, toy: Path) -> Mapping[str, Mapping[str, float]]:
+def brute_force_sums(room, toy):
     """query -> document -> sum of both experts' scores, by brute force over the stored encodings."""
     checkpoint = open_checkpoint(room / "ckpt")
     queries = list(texts.read_texts(toy / "test-queries.tsv"))
@@ -47,7 +44,7 @@ def brute_force_sums(room: Path, toy: Path) -> Mapping[str, Mapping[str, float]]
 
 
 @pytest.mark.parametrize("fuse", [(), ("--fuse", "exact_sum")])
-def test_the_fused_run_of_all_documents_is_the_brute_force_sum(room: Path, toy: Path, tmp_path: Path, fuse: tuple[str, ...]) -> None:
+def test_the_fused_run_of_all_documents_is_the_brute_force_sum(room, toy, tmp_path, fuse):
     search(room, toy, tmp_path / "runs", *fuse)
     fused = read_run(tmp_path / "runs" / "fused.trec")
     for query, expected in brute_force_sums(room, toy).items():
@@ -56,7 +53,7 @@ def test_the_fused_run_of_all_documents_is_the_brute_force_sum(room: Path, toy: 
         assert [scores[document] for document in expected] == pytest.approx(list(expected.values()), rel=1e-5, abs=1e-5)
 
 
-def test_a_shallow_search_gives_right_sums(room: Path, toy: Path, tmp_path: Path) -> None:
+def test_a_shallow_search_gives_right_sums(room, toy, tmp_path):
     search(room, toy, tmp_path / "whole")
     search(room, toy, tmp_path / "shallow", "--depth", 2)
     whole, shallow = (read_run(tmp_path / name / "fused.trec") for name in ("whole", "shallow"))
@@ -64,7 +61,7 @@ def test_a_shallow_search_gives_right_sums(room: Path, toy: Path, tmp_path: Path
         assert set(shallow.hits(query)) <= set(whole.hits(query))  # the same number whether it stood in a list or not
 
 
-def test_named_experts_are_the_ones_summed(index: Path, toy: Path, tmp_path: Path) -> None:
+def test_named_experts_are_the_ones_summed(index, toy, tmp_path):
     both = ("--expert", "local", "--expert", "global", "--fuse", "exact-sum")
     run_moeir(*SEARCH, "--index", index, "--queries", toy / "test-queries.tsv", *both, "--output", tmp_path / "runs")
     local, dense, fused = (read_run(tmp_path / "runs" / f"{name}.trec") for name in ("local", "global", "fused"))
@@ -74,7 +71,7 @@ def test_named_experts_are_the_ones_summed(index: Path, toy: Path, tmp_path: Pat
         assert dict(fused.hits(query)) == {name: pytest.approx(one[name] + other[name], rel=1e-6) for name in one}
 
 
-def test_a_mixture_of_competitors_is_still_fused_as_came_unless_told(index: Path, toy: Path, tmp_path: Path) -> None:
+def test_a_mixture_of_competitors_is_still_fused_as_came_unless_told(index, toy, tmp_path):
     for name, more in (("default", ()), ("told", ("--fuse", "came-sum"))):
         run_moeir(
             *SEARCH, "--index", index, "--queries", toy / "test-queries.tsv", "--depth", 3, *more, "--output", tmp_path / f"{name}.trec"
@@ -82,7 +79,7 @@ def test_a_mixture_of_competitors_is_still_fused_as_came_unless_told(index: Path
     assert (tmp_path / "default.trec").read_text() == (tmp_path / "told.trec").read_text()
 
 
-def test_an_exact_sum_that_cannot_be_is_refused(room: Path, toy: Path, tmp_path: Path, moeir: Moeir) -> None:
+def test_an_exact_sum_that_cannot_be_is_refused(room, toy, tmp_path, moeir):
     search(room, toy, tmp_path / "runs", "--depth", 3)
     runs = [word for name in ("exact", "global") for word in ("--run", tmp_path / "runs" / f"{name}.trec")]
     result = moeir("fuse", *runs, "--method", "exact-sum", "--output", tmp_path / "out.trec")

@@ -1,12 +1,11 @@
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 
 
 @pytest.fixture(scope="module")
-def moat(tmp_path_factory, tiny_model_with_head, moeir) -> Path:
+def moat(tmp_path_factory, tiny_model_with_head, moeir):
     """A checkpoint whose experts are chosen by role."""
     output = tmp_path_factory.mktemp("info") / "mote"
     lengths = ("--query-length", 16, "--document-length", 32, "--query-prefix", "query: ")

@@ -1,7 +1,6 @@
 """The whole pipeline on the toy texts, through the command line: it repeats to the byte, and interruptions do not change its products."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -34,19 +33,19 @@ def rooms(tmp_path_factory, tiny_model_with_head, toy):
     return [_run_all_steps(tmp_path_factory.mktemp(name), tiny_model_with_head, toy) for name in ("one", "two")]
 
 
-def _run_all_steps(folder: Path, weights: Path, toy: Path) -> Path:
+def _run_all_steps(folder, weights, toy):
     _link_inputs(folder, weights, toy)
     for step in STEPS:
         _run(folder, *step)
     return folder
 
 
-def _link_inputs(folder: Path, weights: Path, toy: Path) -> None:
+def _link_inputs(folder, weights, toy):
     (folder / "toy").symlink_to(toy)
     (folder / "weights").symlink_to(weights)
 
 
-def _run(folder: Path, *arguments: object):
+def _run(folder, *arguments):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         result = run_in_process(*arguments)
@@ -54,13 +53,13 @@ def _run(folder: Path, *arguments: object):
     return result
 
 
-def _read_products(folder: Path) -> dict[str, object]:
+def _read_products(folder):
     """The content of every product file, without timings."""
     files = sorted(file for file in folder.rglob("*") if file.is_file() and not file.is_symlink())
     return {str(file.relative_to(folder)): _read_content(file) for file in files}
 
 
-def _read_content(file: Path) -> object:
+def _read_content(file):
     if file.name == "metrics.jsonl":
         return [_drop_keys(json.loads(line), "seconds", "tokens_per_second") for line in file.read_text().splitlines()]
     if not file.name.endswith("manifest.json"):
@@ -72,7 +71,7 @@ def _read_content(file: Path) -> object:
     return facts
 
 
-def _drop_keys(facts: dict, *names: str) -> dict:
+def _drop_keys(facts, *names):
     for name in names:
         facts.pop(name, None)
     return facts

@@ -2,22 +2,17 @@
 
 import os
 import threading
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from tests.conftest import CommandResult
-
-Moeir = Callable[..., CommandResult]
 RUN = "1 Q0 d1 1 2.0 x\n1 Q0 d2 2 1.0 x\n"
 
 
 @pytest.fixture
-def pipe(tmp_path: Path) -> Callable[[str], Path]:
+def pipe(tmp_path):
     """A named pipe from which a text can be read once."""
 
-    def fill(text: str) -> Path:
+    def fill(text):
         path = tmp_path / "pipe.trec"
         if not path.exists():
             os.mkfifo(path)
@@ -27,7 +22,7 @@ def pipe(tmp_path: Path) -> Callable[[str], Path]:
     return fill
 
 
-def test_what_another_pipe_holds_is_read_again(pipe: Callable[[str], Path], tmp_path: Path, moeir: Moeir) -> None:
+def test_what_another_pipe_holds_is_read_again(pipe, tmp_path, moeir):
     qrels, output = tmp_path / "qrels.tsv", tmp_path / "scores.tsv"
     qrels.write_text("1 0 d1 1\n", encoding="utf-8")
     command = ("evaluate", "--qrels", qrels, "--measure", "RR@10", "--output", output)
@@ -58,9 +53,7 @@ def test_what_another_pipe_holds_is_read_again(pipe: Callable[[str], Path], tmp_
         ),
     ],
 )
-def test_what_would_be_read_twice_is_refused_before_it_is_read(
-    arguments: tuple[str, ...], message: str, came_checkpoint: Path, tmp_path: Path, moeir: Moeir, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_would_be_read_twice_is_refused_before_it_is_read(arguments, message, came_checkpoint, tmp_path, moeir, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "qrels.tsv").write_text("1 0 d1 1\n", encoding="utf-8")
     os.mkfifo("pipe.trec")  # that nobody writes to: reading it would wait for ever

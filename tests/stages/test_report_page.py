@@ -6,8 +6,6 @@ import json
 import re
 import shutil
 from html.parser import HTMLParser
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,7 +19,7 @@ needs_chromium = pytest.mark.skipif(browser.PROGRAM is None, reason="chromium is
 
 
 @pytest.fixture(scope="module")
-def room(tmp_path_factory, index, toy, moeir) -> Path:
+def room(tmp_path_factory, index, toy, moeir):
     """Runs of the toy queries, with texts that contain markup."""
     folder = tmp_path_factory.mktemp("page")
     queries = (toy / "test-queries.tsv").read_text().replace("hollow tree", f"hollow tree {EVIL}")
@@ -40,14 +38,14 @@ def room(tmp_path_factory, index, toy, moeir) -> Path:
 
 
 @pytest.fixture(scope="module")
-def command(room) -> list[object]:
+def command(room):
     runs = [word for name in EXPERTS for word in ("--run", room / "runs" / f"{name}.trec")]
     texts = ("--queries", room / "queries.tsv", "--corpus", room / "corpus.jsonl", "--qrels", room / "qrels")
     return ["report", *runs, *texts, "--depth", 3, "--title", EVIL]
 
 
 @pytest.fixture(scope="module")
-def made(room, command, index, moeir) -> Path:
+def made(room, command, index, moeir):
     more = ("--index", index, "--training", room / "trained")
     result = moeir(*command, *more, "--output", room / "page.html")
     assert (result.code, result.stdout, result.messages) == (0, "", [])
@@ -57,7 +55,7 @@ def made(room, command, index, moeir) -> Path:
 class ParsedPage(HTMLParser):
     """A parsed page: its tags, and the contents of scripts and styles."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text):
         super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.contents: dict[str, list[str]] = {}
@@ -65,20 +63,20 @@ class ParsedPage(HTMLParser):
         self.feed(text)
         self.close()
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         self.tags.append((tag, dict(attrs)))
         self.current_tag = tag
         if tag in ("script", "style", "h1", "title"):
             self.contents.setdefault(tag, []).append("")
 
-    def handle_endtag(self, tag: str) -> None:
+    def handle_endtag(self, tag):
         self.current_tag = ""
 
-    def handle_data(self, data: str) -> None:
+    def handle_data(self, data):
         if self.current_tag in self.contents:
             self.contents[self.current_tag][-1] += data
 
-    def blocks(self) -> dict[str, Any]:
+    def blocks(self):
         scripts = [facts for tag, facts in self.tags if tag == "script"]
         return {str(facts["id"]): json.loads(text) for facts, text in zip(scripts, self.contents["script"], strict=True) if "id" in facts}
 

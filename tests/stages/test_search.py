@@ -2,20 +2,15 @@
 
 import json
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from moeir.artifacts.manifests import manifest_path
 from moeir.kernels.int8_linear import supports_int8
 from moeir.records.runs import read_run
-from tests.conftest import CommandResult
-
-Moeir = Callable[..., CommandResult]
 
 
-def test_queries_that_find_nothing_are_counted_aloud(bm25_index: Path, tmp_path: Path, moeir: Moeir) -> None:
+def test_queries_that_find_nothing_are_counted_aloud(bm25_index, tmp_path, moeir):
     (tmp_path / "queries.tsv").write_text("1\tthe of\n2\tcats\n", encoding="utf-8")
     result = moeir("search", "--index", bm25_index, "--queries", tmp_path / "queries.tsv", "--output", "-")
     assert result.code == 0
@@ -23,7 +18,7 @@ def test_queries_that_find_nothing_are_counted_aloud(bm25_index: Path, tmp_path:
     assert all(line.startswith("2 Q0 ") for line in result.stdout.splitlines()) and result.stdout
 
 
-def test_latency_and_throughput_are_said_and_kept_with_the_machine(index: Path, toy: Path, tmp_path: Path, moeir: Moeir) -> None:
+def test_latency_and_throughput_are_said_and_kept_with_the_machine(index, toy, tmp_path, moeir):
     result = moeir("search", "--index", index, "--queries", toy / "test-queries.tsv", "--batch-size", 1, "--output", tmp_path / "runs")
     assert result.code == 0
     line = next(line for line in result.stderr.splitlines() if line.startswith("made "))
@@ -41,7 +36,7 @@ def test_latency_and_throughput_are_said_and_kept_with_the_machine(index: Path, 
     assert machine["index_bytes"] == sum(facts["bytes"] for name, facts in files.items() if not name.startswith(("lexical/", "local/")))
 
 
-def test_percentiles_are_those_of_queries_that_were_measured_one_by_one(bm25_index: Path, toy: Path, tmp_path: Path, moeir: Moeir) -> None:
+def test_percentiles_are_those_of_queries_that_were_measured_one_by_one(bm25_index, toy, tmp_path, moeir):
     for size, part in ((1, ", p50 "), (4, ", 2 batches of "), (256, ", one batch in ")):
         search = ("search", "--index", bm25_index, "--queries", toy / "test-queries.tsv", "--output", tmp_path / f"{size}.trec")
         result = moeir(*search, "--batch-size", size)
@@ -52,7 +47,7 @@ def test_percentiles_are_those_of_queries_that_were_measured_one_by_one(bm25_ind
     assert "dtype" not in json.loads((tmp_path / "256.trec.manifest.json").read_text())["counts"]
 
 
-def test_a_folder_may_have_the_name_of_a_suffix(index: Path, toy: Path, tmp_path: Path, moeir: Moeir) -> None:
+def test_a_folder_may_have_the_name_of_a_suffix(index, toy, tmp_path, moeir):
     for name in ("run", "trec", "runs.d"):
         result = moeir("search", "--index", index, "--queries", toy / "test-queries.tsv", "--output", tmp_path / name)
         assert result.code == 0, result.stderr
@@ -60,9 +55,7 @@ def test_a_folder_may_have_the_name_of_a_suffix(index: Path, toy: Path, tmp_path
 
 
 @pytest.mark.skipif(not supports_int8(), reason="this processor has no exact products of 8-bit integers")
-def test_documents_and_queries_in_int8_are_ranked_nearly_as_in_float32_and_their_files_say_so(
-    came_checkpoint: Path, toy: Path, tmp_path: Path, moeir: Moeir
-) -> None:
+def test_documents_and_queries_in_int8_are_ranked_nearly_as_in_float32_and_their_files_say_so(came_checkpoint, toy, tmp_path, moeir):
     for dtype in ("float32", "int8"):
         enc, idx, runs = (tmp_path / f"{name}-{dtype}" for name in ("enc", "idx", "runs"))
         made = [
@@ -84,7 +77,7 @@ def test_documents_and_queries_in_int8_are_ranked_nearly_as_in_float32_and_their
     assert refused.code == 2 and "--dtype" in refused.stderr and "int8" in refused.stderr and not (tmp_path / "ckpt").exists()
 
 
-def test_queries_come_from_standard_input_where_plain_lines_have_numbers_or_from_the_command_line(bm25_index: Path, moeir: Moeir) -> None:
+def test_queries_come_from_standard_input_where_plain_lines_have_numbers_or_from_the_command_line(bm25_index, moeir):
     command = ("search", "--index", bm25_index, "--queries", "-")
     piped = moeir(*command, stdin="who hunts mice\n\n  ants \n")
     assert piped.code == 0 and {line.split()[0] for line in piped.stdout.splitlines()} == {"1", "2"}
@@ -101,7 +94,7 @@ def test_queries_come_from_standard_input_where_plain_lines_have_numbers_or_from
         assert (result.code, result.stdout) == (2, "") and words in result.stderr
 
 
-def test_what_happens_once_at_the_start_is_no_latency(bm25_index: Path, tmp_path: Path, moeir: Moeir, monkeypatch) -> None:
+def test_what_happens_once_at_the_start_is_no_latency(bm25_index, tmp_path, moeir, monkeypatch):
     from moeir.indexes.bm25 import Bm25
 
     (tmp_path / "queries.tsv").write_text("".join(f"{number}\tants and mice\n" for number in range(40)), encoding="utf-8")
@@ -121,9 +114,7 @@ def test_what_happens_once_at_the_start_is_no_latency(bm25_index: Path, tmp_path
 
 
 @pytest.mark.parametrize(("output", "fuse"), [("runs", "exact-sum"), ("run.trec.gz", "came-sum")])
-def test_a_killed_search_goes_on_after_the_last_block_it_has_saved(
-    output: str, fuse: str, index: Path, toy: Path, tmp_path: Path, moeir: Moeir, monkeypatch
-) -> None:
+def test_a_killed_search_goes_on_after_the_last_block_it_has_saved(output, fuse, index, toy, tmp_path, moeir, monkeypatch):
     from moeir.retrieval.searcher import Searcher
 
     common = ("search", "--index", index, "--queries", toy / "test-queries.tsv", "--fuse", fuse, "--depth", 5, "--batch-size", 2)
@@ -157,9 +148,7 @@ def test_a_killed_search_goes_on_after_the_last_block_it_has_saved(
     assert not list(killed.parent.glob(".*"))
 
 
-def test_a_search_holds_one_block_of_queries_and_checks_all_of_them_first(
-    bm25_index: Path, tmp_path: Path, moeir: Moeir, monkeypatch
-) -> None:
+def test_a_search_holds_one_block_of_queries_and_checks_all_of_them_first(bm25_index, tmp_path, moeir, monkeypatch):
     from moeir.retrieval.searcher import Searcher
 
     monkeypatch.setattr("moeir.stages.search.QUERIES_PER_BLOCK", 3)

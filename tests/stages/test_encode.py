@@ -70,12 +70,6 @@ def test_a_fault_behind_the_first_windows_stops_it_and_what_is_whole_is_kept(cam
     assert not [one for one in threading.enumerate() if one.name.startswith(("batches", "writing"))]
 
 
-def test_what_is_written_is_not_brought_to_disk_window_by_window(came_checkpoint, toy, tmp_path, monkeypatch):
-    monkeypatch.setattr("moeir.stages.encode.CHUNK", 2)
-    monkeypatch.setattr("moeir.artifacts.journals.JsonlJournal.write", None)  # within the first seconds nothing is
-    assert encode(came_checkpoint, toy / "corpus.jsonl", tmp_path / "enc").code == 0
-
-
 MEMORY_PROGRAM = """
 import sys
 from moeir import cli

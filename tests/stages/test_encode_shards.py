@@ -105,12 +105,8 @@ def test_a_shard_that_cannot_be_is_named_at_once(name, spare, tmp_path, moeir):
 
 
 def test_what_a_folder_holds(spare, room, tmp_path):
-    assert list(finished_shards(spare)) == [Shard(0, 3), Shard(1, 3), Shard(2, 3)] and finished_shards(
-        room / "whole"
-    ) == {} == finished_shards(tmp_path / "no")
-    assert [path.name for path in shard_folders(spare)] == ["0-of-3", "1-of-3", "2-of-3"] and shard_folders(room / "whole") == [
-        room / "whole"
-    ]
+    assert list(finished_shards(spare)) == [Shard(0, 3), Shard(1, 3), Shard(2, 3)]
+    assert finished_shards(room / "whole") == {} == finished_shards(tmp_path / "no")
     (spare / "1-of-3" / "manifest.json").unlink()
     assert missing_shards(finished_shards(spare)) == [Shard(1, 3)]
     with pytest.raises(ArtifactError, match="shard 1/3 is missing"):

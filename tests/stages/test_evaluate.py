@@ -182,9 +182,7 @@ def test_marks_by_another_test_and_for_groups(ten_queries, place, moeir):
 
 
 BAD = [
-    (("--compat", "ranx"), "--compat ranx: expected trec_eval or beir"),
     (("--form", "latex", "--per-query"), "--per-query: latex has no room for queries"),
-    (("--form", "html"), "--form html: expected auto, table, markdown"),
     (("--against", "four"), "--against four: expected a run of this call: one, two, three"),
     (("--against", "one", "--test", "none"), "--against one: needs a test; expected --test t or randomisation"),
 ]

@@ -7,7 +7,6 @@ import pytest
 import moeir as package
 from moeir.artifacts import manifests
 from moeir.errors import DataError, UsageError
-from moeir.records import texts
 from tests.conftest import run_moeir
 from tests.split_encodings import read_files, write_encodings
 
@@ -56,18 +55,6 @@ def test_a_document_in_both_is_refused_or_replaced(parts, encodings, tmp_path, m
     remaining = [*ids[1:], *manifests.read_lines(parts / "again/ids.txt")]
     rebuilt = write_encodings(encodings, tmp_path / "rebuilt", [*range(1, 8), 3, 8], remaining)
     assert read_files(tmp_path / "updated") == index_files(tmp_path / "index", [rebuilt])
-
-
-def test_shards_are_added_as_whole_encodings_are(parts, came_checkpoint, toy, tmp_path):
-    texts_of_toy = list(texts.read_texts(toy / "corpus.jsonl"))
-    copies = (texts.Text(f"{text.id}-{number}", text.text) for number in range(30) for text in texts_of_toy)
-    texts.write_texts(copies, tmp_path / "corpus.jsonl")
-    encode = ("encode", "--model", came_checkpoint, "--corpus", tmp_path / "corpus.jsonl", "--dtype", "float32", "--output")
-    run_moeir(*encode, tmp_path / "whole")
-    for shard in ("0/2", "1/2"):
-        run_moeir(*encode, tmp_path / "shards", "--shard", shard)
-    indexes = [index_files(tmp_path / f"{name}-index", [parts / "old", tmp_path / name]) for name in ("whole", "shards")]
-    assert indexes[0] == indexes[1]
 
 
 def test_python_updates_and_filters(parts, index, tmp_path):

@@ -112,18 +112,6 @@ def test_the_settings_of_a_checkpoint_make_it_again(rooms, tmp_path, tiny_model_
     assert trained.read_bytes() == first.read_bytes()
 
 
-def test_a_run_through_a_pipe_is_the_run_in_the_file(rooms, moeir):
-    run = rooms[0] / "runs" / "came" / "fused.trec"
-    piped = moeir("search", "--index", rooms[0] / "idx" / "came", "--queries", "-", "--depth", 5, "--output", "-",
-                  stdin=(rooms[0] / "toy" / "test-queries.tsv").read_text())  # fmt: skip
-    assert piped.stdout == run.read_text()
-    measured = [
-        moeir("evaluate", "--run", path, "--qrels", rooms[0] / "toy" / "test-qrels.tsv", "--form", "tsv", stdin=content).stdout
-        for path, content in ((run, ""), ("-", piped.stdout))
-    ]
-    assert measured[0] == measured[1]
-
-
 def test_one_expert_searched_alone_gives_its_own_list(rooms, tmp_path, moeir):
     index, queries = rooms[0] / "idx" / "came", rooms[0] / "toy" / "test-queries.tsv"
     result = moeir("search", "--index", index, "--queries", queries, "--depth", 5, "--expert", "local", "--output", "-")

@@ -5,7 +5,6 @@ import shutil
 
 import pytest
 
-import moeir as package
 from moeir.artifacts import manifests
 from tests.conftest import run_in_process
 from tests.split_encodings import build_index, duplicate_documents, split_encodings, write_encodings
@@ -40,15 +39,6 @@ def test_parts_are_searched_as_one_index_is(indexes, toy, tmp_path, fuse, depth)
     assert runs[1] == runs[3] == runs[7]
     first, second = (line.split() for line in runs[7]["global.trec"].splitlines()[:2])
     assert first[4] == second[4] and first[2] == second[2] + "2", "of twins the later id stands first"
-
-
-def test_batches_and_threads_change_nothing_and_python_opens_parts_too(indexes, toy, tmp_path):
-    ways = {"plain": (), "single": ("--batch-size", 1), "threads": ("--threads", 2)}
-    runs_by_name = {name: search(indexes[3], toy, tmp_path / name, "--depth", 5, *more) for name, more in ways.items()}
-    ranks = {name: [line.split()[:4] for line in runs["fused.trec"].splitlines()] for name, runs in runs_by_name.items()}
-    assert ranks["plain"] == ranks["single"] == ranks["threads"]
-    one, seven = (package.open_index(indexes[count] if count > 1 else indexes[1][0]) for count in (1, 7))
-    assert seven.search(["who hunts mice"], 5) == one.search(["who hunts mice"], 5)
 
 
 @pytest.mark.parametrize(

@@ -46,18 +46,10 @@ class Calibrate(Stage):
 
     default_split: ClassVar[str] = "dev"
     index: tuple[Path, ...] = input_field(
-        "index",
-        "Output folder of moeir index; repeat the flag for parts of a collection, which are searched as one.",
-        (),
-        needs=("queries",),
-        excludes=("run",),
+        "index", "Output folder of moeir index; repeat the flag for parts of a collection.", (), needs=("queries",), excludes=("run",)
     )
     run: tuple[Path, ...] = input_field(
-        "run",
-        "Instead of --index: one run per expert, in the order of the fusion; repeat the flag.",
-        (),
-        least_count=2,
-        aliases=("--runs",),
+        "run", "Instead of --index: a run per expert, in the order of the fusion.", (), least_count=2, aliases=("--runs",)
     )
     queries: Path | None = input_field(
         "texts", "With --index: queries that no expert was trained on.", None, aliases=("--topics",), needs=("index",)

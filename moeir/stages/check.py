@@ -33,7 +33,7 @@ class Check(Stage):
     keep_empty: bool = option("Accept documents without text.", False)
     allow: tuple[str, ...] = option("Kind of fault to accept, such as query-in-corpus; repeat the flag.", ())
     most: int = option("Maximum lines shown per kind of fault and file; 0 for all.", 5, minimum=0)
-    form: str = option("text or json.", "text", choices=("text", "json"), aliases=("--format",))
+    form: str = option("Form of the findings.", "text", choices=("text", "json"), aliases=("--format",))
 
     def check(self) -> None:
         from moeir.data_checks.findings import FAULT_KINDS

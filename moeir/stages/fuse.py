@@ -42,10 +42,7 @@ class Fuse(Stage):
     learned: Path | None = input_field("fusion", "Instead of --method: a file written by calibrate --run.", None, excludes=("method",))
     depth: int = option("Documents kept per query.", 1000, **DEPTH)
     run_depth: int | None = option(
-        "Depth K that the runs were searched to: a list with fewer hits is complete, so a document that it lacks has the lowest score, not "
-        "the K-th [default: that of the moeir search that wrote a run, else its longest list].",
-        None,
-        minimum=1,
+        "Depth K of the runs' searches: only a list as long is cut [default: by their manifests, else the longest list].", None, minimum=1
     )
     collapse: str | None = option(**COLLAPSE)
     tag: str = option("Run tag.", "moeir.fused", single_word=True, aliases=("--runtag",), group="Output")

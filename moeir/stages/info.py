@@ -21,7 +21,7 @@ class Info(Stage):
     """Describe what moeir made: experts, parameters, size and FLOPs of a checkpoint; settings, sources and counts of anything else."""
 
     path: Path = argument("A checkpoint, encodings, an index, a run, or anything else with a manifest.")
-    form: str = option("table or json.", "table", choices=("table", "json"), aliases=("--format",))
+    form: str = option("Form of the facts.", "table", choices=("table", "json"), aliases=("--format",))
 
     def work(self) -> None:
         from moeir.records import lines

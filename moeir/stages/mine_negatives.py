@@ -52,10 +52,7 @@ class MineNegatives(Stage):
         "Drop candidates that do not score below the lowest positive by this part of its score, as 0.05.", None, minimum=0, maximum=1
     )
     teacher: Path | None = input_field(
-        "run",
-        "Run whose scores --margin and --relative-margin compare, as rerank --no-rest writes it [default: each --run its own].",
-        None,
-        needs=("margin or relative_margin",),
+        "run", "Run whose scores the margins compare [default: each --run its own].", None, needs=("margin or relative_margin",)
     )
     exclude_answers: Path | None = input_field(
         "texts", "Questions with answers: documents that contain an answer are excluded from the negatives.", None, needs=("corpus",)
@@ -64,9 +61,7 @@ class MineNegatives(Stage):
     queries: Path | None = input_field(
         "texts", "With --corpus: queries, whose own text is no negative.", None, aliases=("--topics",), needs=("corpus",), only_with=None
     )
-    match: str = option(
-        "With --exclude-answers: string (token match, as in DPR) or regex.", "string", choices=MATCHES, needs=("exclude_answers",)
-    )
+    match: str = option("With --exclude-answers; string: tokens, as in DPR.", "string", choices=MATCHES, needs=("exclude_answers",))
     output: Path = output_field("examples", "JSON lines file to write; - is stdout.")
 
     def check(self) -> None:

@@ -42,10 +42,7 @@ class Report(Stage):
     queries: Path | None = input_field("texts", "Page: query texts.", None, aliases=("--topics",), needs=("run",))
     corpus: Path | None = input_field("texts", "Page: document texts.", None, needs=("run",))
     index: tuple[Path, ...] = input_field(
-        "index",
-        "Page: index that runs were searched with, to explain their hits by terms, tokens and parts.",
-        (),
-        needs=("run", "queries"),
+        "index", "Page: index that runs were searched with, to explain their hits.", (), needs=("run", "queries")
     )
     model: Path | None = input_field(
         "checkpoint", "Page: with --index, the checkpoint that searched it, as search --model.", None, needs=("index",)

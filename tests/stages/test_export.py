@@ -1,7 +1,6 @@
 """Exports of the toy encodings hold what the encodings hold, in bounded memory."""
 
 import json
-import subprocess
 
 import numpy as np
 import pytest
@@ -63,15 +62,6 @@ def test_parts_are_exported_as_the_whole_is(server, exports, encodings, toy, tmp
     assert again.code == 0 and "already made" in again.stderr
     twice = run_in_process("export", "--to", SERVERS[server], *flags, *flags[:2], "--output", tmp_path / "twice")
     assert twice.code == 4 and "as those before it have; name each once" in twice.stderr and not (tmp_path / "twice").exists()
-
-
-def test_scripts_are_shell_and_python(exports):
-    for server in ("vespa", "opensearch"):
-        assert subprocess.run(["sh", "-n", exports[server] / "load.sh"], check=False).returncode == 0
-        assert (exports[server] / "load.sh").stat().st_mode & 0o100
-    for server in ("qdrant", "milvus"):
-        for name in ("load.py", "documents.py"):
-            compile((exports[server] / name).read_text(), name, "exec")
 
 
 def test_texts_are_not_needed(encodings, tmp_path, moeir):

@@ -56,15 +56,6 @@ def test_the_depth_of_a_run_is_that_of_its_search(room, run, fuse, refuse):
     assert "--run-depth 2: copies/" in refused.stderr
 
 
-def test_a_run_without_a_search_has_the_depth_of_its_longest_list(run, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("lexical.trec").write_text("1 Q0 d4 1 9 t\n1 Q0 d7 2 5 t\n2 Q0 d1 1 3 t\n2 Q0 d2 2 2 t\n2 Q0 d3 3 1 t\n")
-    Path("dense.trec").write_text("1 Q0 d1 1 0.2 t\n1 Q0 d4 2 0.1 t\n1 Q0 d7 3 0.05 t\n")
-    result = run("fuse --run lexical.trec dense.trec --method came-sum")
-    scores = {(words[0], words[2]): float(words[4]) for words in map(str.split, result.stdout.splitlines())}
-    assert scores["1", "d1"] == pytest.approx(0.2)  # not 5.2
-
-
 def test_a_run_that_was_cut_since_its_search_has_no_depth_of_its_manifest(room, fuse):
     """A list cut to 2 hits ends for want of room: the documents that it lacks get its 2nd score, beside the manifest or elsewhere."""
     whole = Path("came-runs/global.trec")

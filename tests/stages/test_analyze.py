@@ -151,7 +151,6 @@ BOTH = "--run lexical.trec --run global.trec"
         ("usage --corpus corpus.jsonl", 2, "analyze usage: needs --model"),
         (f"{BOTH} --model token", 2, "does not read --model; it belongs to analyze usage"),
         (f"wins {BOTH} {JUDGED} --queries train-queries.jsonl", 2, "does not read --queries; it belongs to analyze usage"),
-        (f"wins {BOTH} {JUDGED} --measure nDGC", 2, "no measure is called"),
         ("usage --model role --corpus corpus.jsonl", 2, "role: mote has no learned router; there is no usage to count"),
         ("usage --model random --corpus corpus.jsonl", 2, "random: sbmoe has no learned router"),
         (f"wins {BOTH} {JUDGED} --output x.pdf", 2, "--output x.pdf: expected .tsv or .jsonl for a table"),

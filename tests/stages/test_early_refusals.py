@@ -1,7 +1,6 @@
 """What config.json and the flags show to be wrong is refused before texts are read or a head is fitted, by a dry run too."""
 
 import json
-import shutil
 
 import pytest
 
@@ -72,16 +71,6 @@ def test_options_that_a_checkpoint_has_no_weights_for_are_refused_before_texts_a
     result = moeir("init", "--model", tiny_model_with_head, "--arch", old, "--output", folder / "start")
     assert result.code == 0, result.stderr
     assert_refused(moeir, "finetune", "start", f"--arch {new}", words)
-
-
-def test_a_classification_head_of_many_classes_is_refused_before_texts_are_read(moeir, folder, weights):
-    import torch
-    from safetensors.torch import load_file, save_file
-
-    copy = shutil.copytree(weights, folder / "classifier")
-    tensors = load_file(copy / "model.safetensors") | {"classifier.weight": torch.zeros(3, 32), "classifier.bias": torch.zeros(3)}
-    save_file(tensors, copy / "model.safetensors", metadata={"format": "pt"})
-    assert_refused(moeir, "finetune", copy, "--arch cross-encoder", "the head has 3 classes")
 
 
 def test_a_dry_run_of_what_fits_says_so_and_fits_no_head(moeir, toy, tmp_path, weights):

@@ -31,7 +31,6 @@ def test_what_another_pipe_holds_is_read_again(fill, run, refuse):
 
 
 @pytest.mark.parametrize(("command", "words"), [
-    ("convert --input pipe.trec --to run", "a pipe can be read once; give its format with --from"),
     ("convert --input pipe.trec --from run --to texts --output x --dry-run", "--to texts: pipe.trec is"),
     ("encode --model came --corpus pipe.trec --shard 0/2 --output enc2 --dry-run", "counted before they are read"),
     ("generate-queries --model t5 --corpus pipe.trec --shard 0/2 --output q.jsonl --dry-run", "counted before they are read"),

@@ -44,9 +44,7 @@ class Analyze(Stage):
     corpus: Path | None = input_field("texts", "usage: documents.", None, only_with=("usage",))
     queries: Path | None = input_field("texts", "usage: queries.", None, aliases=("--topics",), only_with=("usage",))
     qrels: Path | None = input_field("qrels", "wins, competition: relevance judgements.", None, only_with=("wins", "competition"))
-    measure: str = option(
-        "wins: measure by which a run is best on a query; competition: of what is gained.", "nDCG@10", aliases=("--metric", "-m")
-    )
+    measure: str = option("Measure by which a run wins; competition: of what is gained.", "nDCG@10", aliases=("--metric", "-m"))
     list_queries: bool = option("wins: list each query with its winner and values, largest difference first.", False, aliases=("--list",))
     seed: int = option("competition: seed of the sampling.", 42, minimum=0, maximum=MAX_SEED)
     max_tokens: int = option("usage: maximum tokens per batch; lower it if memory runs out.", 16384, minimum=1, affects_result=False)

@@ -55,8 +55,7 @@ class Evaluate(Stage):
     match: str = option("With --answers; string: tokens, as in DPR.", "string", choices=MATCHES, needs=("answers",), group="Inputs")
     collapse: str | None = option(**COLLAPSE, group="Inputs")
     measure: tuple[str, ...] = option(
-        "nDCG@10, RR@10, R@100, AP, … or trec_eval's names; repeat the flag "
-        "[default: nDCG@10, RR@10, R@100; with --answers Success@20, Success@100].",
+        "Measures, also by trec_eval's names [default: nDCG@10, RR@10, R@100; with --answers Success@20, Success@100].",
         (),
         aliases=("--metric", "-m"),
         group="Measures",
@@ -70,9 +69,7 @@ class Evaluate(Stage):
     per_query: bool = option("Report the value of every query, too.", False, aliases=("-q",), group="Measures")
     test: str = comparison_option("p-values against the first run: t is paired.", "t", choices=("t", "randomisation", "none"))
     correction: str = comparison_option("Correction over all runs and measures.", "holm", choices=("holm", "bonferroni", "none"))
-    against: tuple[str, ...] = comparison_option(
-        "A run of this call, by name or path: mark what is significantly better, instead of p-values; repeat the flag.", ()
-    )
+    against: tuple[str, ...] = comparison_option("Run of this call: mark what is significantly better, instead of p-values.", ())
     intervals: bool = comparison_option("Report 95 % confidence intervals of the means, too (t of the logit).", False)
     compat: str | None = option(
         "Compute measures as another tool; trec_eval without -c, as MTEB.",
@@ -81,9 +78,7 @@ class Evaluate(Stage):
         excludes=("answers", "group_by", "collapse"),
         group="Other tools",
     )
-    form: str = option(
-        "Form of the table; auto: by --output and --per-query.", "auto", choices=FORMS, aliases=("--format",), group="Output"
-    )
+    form: str = option("Form of the table; auto: by --output, --per-query.", "auto", choices=FORMS, aliases=("--format",), group="Output")
     output: Path = output_field("evaluation", "Output file; - is stdout.", STREAM)
 
     def check(self) -> None:

@@ -45,9 +45,7 @@ class Finetune(TrainingStage, InputOptions):
         "texts", "Documents of the examples, unless inline; with --sampling-rate one for all datasets or one for each.", ()
     )
     queries: tuple[Path, ...] = input_field("texts", "Queries of the examples, unless inline, as --corpus.", (), aliases=("--topics",))
-    query_prompt: tuple[str, ...] = option(
-        "Name of the checkpoint's prompt before queries, as --corpus [default: the query prefix].", (), group="Model"
-    )
+    query_prompt: tuple[str, ...] = option("Prompt of queries by name, as --corpus [default: the prefix].", (), group="Model")
     arch: str | None = option("Architecture for plain weights, e.g. came:shared_layers=10.", None, package="architectures", group="Model")
     objective: str = training_option("contrastive, or competitive:temperature=0.5.", "contrastive", package="training.objectives")
     temperature: float | None = training_option(
@@ -63,9 +61,7 @@ class Finetune(TrainingStage, InputOptions):
     positives: str = training_option(
         "Positive of a query with several: another in each epoch, or the first (DPR).", "rotate", choices=("rotate", "first")
     )
-    skip_queries: int = training_option(
-        "Queries to skip in the shuffled order, which an earlier training with this --seed read.", 0, minimum=0
-    )
+    skip_queries: int = training_option("Queries to skip: those that an earlier training of this --seed read.", 0, minimum=0)
     layer_decay: float = training_option("Factor of the learning rate from a layer to the one below (TASER: 0.8).", 1.0, above=0, maximum=1)
     gradient_cache: int | None = option(
         "GradCache: maximum tokens encoded at a time; same gradients.", None, minimum=1, aliases=("--grad-cache",), affects_result=False
@@ -79,9 +75,7 @@ class Finetune(TrainingStage, InputOptions):
         group="Evaluation while training",
     )
     dev_qrels: Path | None = input_field("qrels", "Relevance judgements of the development queries.", None, only_with=DEV_FLAGS, **DEV)
-    dev_corpus: Path | None = input_field(
-        "texts", "Corpus to search for the development queries [default: --corpus].", None, only_with=(), **DEV
-    )
+    dev_corpus: Path | None = input_field("texts", "Corpus to search for --dev-queries [default: --corpus].", None, only_with=(), **DEV)
     dev_run: Path | None = input_field("run", "Cross-encoder: the run of the development queries to rerank.", None, **DEV)
     dev_measure: str = option(
         "Measure that selects the best weights (of several experts, of their fused run), or loss, the lowest.",
@@ -90,9 +84,7 @@ class Finetune(TrainingStage, InputOptions):
         group="Evaluation while training",
     )
     evaluate_every: int | None = option("Steps between evaluations [default: an epoch].", None, minimum=1, aliases=("--eval-steps",), **DEV)
-    patience: int | None = option(
-        "Stop after N evaluations without improvement.", None, minimum=1, aliases=("--early-stopping-patience",), **DEV
-    )
+    patience: int | None = option("Stop after N evaluations without gain.", None, minimum=1, aliases=("--early-stopping-patience",), **DEV)
     keep: str | None = option(
         "Weights to save [default: best with --dev-queries, else last].", None, choices=("best", "last"), group="Evaluation while training"
     )

@@ -32,9 +32,7 @@ class Pretrain(TrainingStage):
     default_split: ClassVar[str] = "train"
     model: Path = input_field("weights", "Weights to start from: a folder, a checkpoint, or a hub id.", aliases=("--model-name-or-path",))
     corpus: Path = input_field("texts", "Documents.")
-    queries: tuple[Path, ...] = input_field(
-        "texts", "Queries of documents or of spans, as generate-queries writes them; repeat the flag.", (), only_with=()
-    )
+    queries: tuple[Path, ...] = input_field("texts", "Queries of documents or spans, as generate-queries writes.", (), only_with=())
     arch: str = option("Architecture [default: dense; mote with --objective mote].", "", package="architectures", group="Model")
     objective: str = training_option("mlm, cotmae, cotmae-qc, mote, ….", "cotmae", package="pretraining")
     from_scratch: bool = option("Take only sizes and tokenizer from --model, and initialize the weights at random.", False, group="Model")

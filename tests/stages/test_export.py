@@ -10,8 +10,9 @@ from moeir.artifacts import manifests
 from moeir.representations.dense import Dense
 from moeir.representations.multivector import MultiVector
 from moeir.representations.sparse import Sparse
-from tests.conftest import run_in_process, run_in_subprocess
+from tests.conftest import run_in_process
 from tests.split_encodings import split_encodings, write_encodings
+from tests.stages.conftest import measure_memory
 
 SERVERS = {name: name for name in ("qdrant", "milvus")}
 SERVERS |= {"vespa": "examples.untried.vespa:Vespa", "opensearch": "examples.untried.opensearch:Opensearch"}
@@ -78,24 +79,13 @@ def test_a_representation_that_no_server_has_is_refused(encodings, tmp_path, moe
     assert result.code == 2 and "lexical is exact-match, which no engine but moeir's serves" in result.stderr
 
 
-MEMORY_PROGRAM = """
-import sys
-from moeir import cli
-for encodings, output in zip(sys.argv[1::2], sys.argv[2::2]):
-    assert cli._exit_code(["export", "--to", "milvus", "--encodings", encodings, "--output", output]) == 0
-    print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
-"""
-
-
 def test_memory_does_not_grow_with_the_collection(encodings, tmp_path):
-    ids, folders = manifests.read_lines(encodings / "ids.txt"), []
+    ids = manifests.read_lines(encodings / "ids.txt")
     for times in (1, 400):
         rows = list(range(len(ids))) * times
-        names = [f"{ids[row]}-{number}" for number, row in enumerate(rows)]
-        folders += [write_encodings(encodings, tmp_path / f"times{times}", rows, names), tmp_path / f"out{times}"]
-    result = run_in_subprocess(*folders, program=MEMORY_PROGRAM)
-    assert result.code == 0, result.stderr
-    small, large = (int(line) * 1024 for line in result.stdout.split())
+        write_encodings(encodings, tmp_path / f"times{times}", rows, [f"{ids[row]}-{number}" for number, row in enumerate(rows)])
+    commands = (f"export --to milvus --encodings {tmp_path}/times{times} --output {tmp_path}/out{times}" for times in (1, 400))
+    small, large = measure_memory(*commands)
     size = sum(file.stat().st_size for file in (tmp_path / "out400").rglob("*.jsonl"))
     assert size > 10 * 2**20
     assert large - small < size / 2, (small, large, size)

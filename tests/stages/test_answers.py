@@ -77,10 +77,8 @@ def test_means_by_group(room, moeir):
         *(["set=x", "2", "one", "0.7500"], ["set=y", "1", "one", "0.0000"]),
         *(["macro", "2", "one", "0.3750"], ["micro", "3", "one", "0.5000"]),
     ]
-    assert (
-        moeir(*command, "relation").stderr
-        == "error: asked.jsonl:1: field 'relation' of 'q1' is not a printable string or a whole number: null\n"
-    )
+    words = "error: asked.jsonl:1: field 'relation' of 'q1' is not a printable string or a whole number: null\n"
+    assert moeir(*command, "relation").stderr == words
 
 
 EVALUATE = ("evaluate", "--run", "one.trec")

@@ -1,6 +1,7 @@
 """Long documents: cut by `convert --passages`, searched, fused, reranked and evaluated as documents by `--collapse max`."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -166,9 +167,8 @@ def test_a_collection_is_cut_and_keeps_its_judgements_of_documents(tmp_path):
     run_moeir("convert", "--input", tmp_path / "beir", "--passages", 4, "--output", tmp_path / "cut")
     run_moeir("index", "--dataset", tmp_path / "cut", "--engine", "bm25", "--output", tmp_path / "idx")
     run_moeir("search", "--index", tmp_path / "idx", "--dataset", tmp_path / "cut", "--collapse", "max", "--output", tmp_path / "run.trec")
-    assert (
-        run_moeir("evaluate", "--run", tmp_path / "run.trec", "--dataset", tmp_path / "cut", "-m", "RR@10").stdout.split()[-1] == "1.0000"
-    )
+    table = run_moeir("evaluate", "--run", tmp_path / "run.trec", "--dataset", tmp_path / "cut", "-m", "RR@10").stdout
+    assert table.split()[-1] == "1.0000"
     cut = [json.loads(line) for line in (tmp_path / "cut" / "corpus.jsonl").read_text().splitlines()]
     assert [(one["_id"], one["text"], one["year"]) for one in cut] == [("a#0", "An owl hunts.", 7), ("a#1", "A bat sleeps.", 7)]
 
@@ -196,42 +196,28 @@ def test_no_tokenizer_reads_more_than_the_passages_have_room_for(write, family, 
 REFUSED = [
     ("--passages 0", 2, "--passages 0: expected at least 1"),
     ("--stride 3", 2, "--stride needs --passages"),
-    ("--model CAME --to tsv", 2, "--model needs --passages"),
+    ("--model came --to tsv", 2, "--model needs --passages"),
     ("--passages 8 --stride 9", 2, "--stride 9: text between passages of 8 would be lost; expected at most --passages"),
-    ("--passages 33 --model CAME", 2, "--passages 33: expected at most 32, which is what"),
-    ("--passages 3 --model CAME", 3, "its title leaves no room for text; raise --passages, or shorten the title"),
-    (
-        "--passages 8 --input PASSAGES",
-        3,
-        "text 'a#0': the id has a '#', as those of passages; cut documents, whose ids have none",
-    ),
-    ("--passages 8 --input RUN", 2, "--passages: expected documents or a collection, found run"),
+    ("--passages 33 --model came", 2, "--passages 33: expected at most 32, which is what"),
+    ("--passages 3 --model came", 3, "its title leaves no room for text; raise --passages, or shorten the title"),
+    ("--passages 8 --input long/passages.jsonl", 3, "'a#0': the id has a '#', as those of passages; cut documents, whose ids have none"),
+    ("--passages 8 --input long/whole/fused.trec", 2, "--passages: expected documents or a collection, found run"),
 ]
 
 
 @pytest.mark.parametrize(("flags", "code", "message"), REFUSED)
-def test_what_cannot_be_cut_is_refused_in_one_line(flags, code, message, folder, came_checkpoint, tmp_path, moeir):
-    places = {"CAME": came_checkpoint, "PASSAGES": folder / "passages.jsonl", "RUN": folder / "whole" / "fused.trec"}
-    words = [str(places.get(word, word)) for word in flags.split()]
-    source = () if "--input" in words else ("--input", folder / "corpus.jsonl")
-    result = moeir("convert", *source, *words, "--output", tmp_path / "out.jsonl")
-    assert result.code == code and message in result.stderr and len(result.stderr.splitlines()) == 1, result.stderr
-    assert not (tmp_path / "out.jsonl").exists()
+def test_what_cannot_be_cut_is_refused_in_one_line(flags, code, message, work_folder, folder, refuse):
+    (work_folder / "long").symlink_to(folder)
+    source = "" if "--input" in flags else "--input long/corpus.jsonl"
+    refused = refuse(code, message, f"convert {source} {flags} --output out.jsonl")
+    assert len(refused.stderr.splitlines()) == 1 and not Path("out.jsonl").exists()
 
 
-def test_documents_are_no_passages(bm25_index, index, folder, tmp_path, moeir):
-    for one in (bm25_index, index):
-        result = moeir("search", "--index", one, "--query", "owl", "--collapse", "max")
-        assert (
-            result.code == 3
-            and f"error: {one}: 'owl' is no passage; expected ID#NUMBER, as of convert --passages; leave --collapse out" in result.stderr
-        )
-    (tmp_path / "run.trec").write_text("q1 Q0 owl 1 2.5 x\nq1 Q0 bat#0 2 2.0 x\n")
-    (tmp_path / "qrels").write_text("q1 0 owl 1\n")
-    result = moeir("evaluate", "--run", tmp_path / "run.trec", "--qrels", tmp_path / "qrels", "--collapse", "max")
-    assert result.code == 3 and f"error: {tmp_path / 'run.trec'}: 'owl' is no passage" in result.stderr
-    refused = moeir("search", "--index", folder / "idx", "--query", "owl", "--collapse", "max", "--explain", tmp_path / "why.jsonl")
-    assert refused.code == 2 and "--collapse and --explain exclude one another" in refused.stderr
-    assert (
-        moeir("search", "--index", folder / "idx", "--query", "owl", "--collapse", "sum").stderr == "error: --collapse sum: expected max\n"
-    )
+def test_documents_are_no_passages(work_folder, folder, refuse):
+    for one in ("bm25", "idx"):
+        words = f"error: {one}: 'owl' is no passage; expected ID#NUMBER, as of convert --passages; leave --collapse out"
+        refuse(3, words, f"search --index {one} --query owl --collapse max")
+    Path("run.trec").write_text("q1 Q0 owl 1 2.5 x\nq1 Q0 bat#0 2 2.0 x\n")
+    refuse(3, "error: run.trec: 'owl' is no passage", "evaluate --run run.trec --qrels toy/test-qrels.tsv --collapse max")
+    explain = f"search --index {folder}/idx --query owl --collapse max --explain why.jsonl"
+    refuse(2, "--collapse and --explain exclude one another", explain)

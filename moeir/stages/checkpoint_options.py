@@ -116,7 +116,7 @@ class TrainingStage(Stage):
     )
     stuck_minutes: float = logging_option("Timeout in minutes for a process to reach the next step.", 10.0, above=0)
     track: tuple[str, ...] = logging_option(
-        "Log every step to this; repeat the flag; files: OUTPUT.NAME.", (), choices=tuple(trackers.PACKAGES), aliases=("--report-to",)
+        "Log every step to this, in OUTPUT.NAME.", (), choices=tuple(trackers.PACKAGES), aliases=("--report-to",)
     )
     output: Path = output_field("checkpoint", "Folder to write.")
 

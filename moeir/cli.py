@@ -182,11 +182,11 @@ def _build_parameter(setting: settings.Setting) -> inspect.Parameter:
 def _default_hint(setting: settings.Setting) -> str:
     if setting.required:
         return " [required, or --dataset]" if setting.part else " [required]"
-    default = setting.default
+    default, choices = setting.default, f" [{', '.join(setting.choices)}]" if setting.choices else ""
     if default is None or default is False or default in ((), ""):
-        return ""
+        return choices
     text = "on" if default is True else ", ".join(default) if setting.repeated else default
-    return f" [default: {text}]"
+    return f"{choices} [default: {text}]"
 
 
 def main() -> NoReturn:

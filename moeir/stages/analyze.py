@@ -36,10 +36,7 @@ class Analyze(Stage):
 
     analysis: str = argument(f"{', '.join(list(ANALYSES)[:-1])} or {list(ANALYSES)[-1]}.", "overlap", words=tuple(ANALYSES))
     run: tuple[Path, ...] = input_field(
-        "run",
-        "overlap, wins: a run; competition: an expert's before it learned without competition; repeat the flag; NAME=PATH names it.",
-        (),
-        aliases=("--runs",),
+        "run", "A run; competition: an expert's before it learned without competition; NAME=PATH names it.", (), aliases=("--runs",)
     )
     after: tuple[Path, ...] = input_field("run", "competition: the run of each expert after that, by the same names.", ())
     overlap: str = option("overlap: rbo:persistence=0.9 or overlap:depth=100.", "rbo", package="analysis.overlap")
@@ -47,21 +44,13 @@ class Analyze(Stage):
     corpus: Path | None = input_field("texts", "usage: documents.", None, only_with=("usage",))
     queries: Path | None = input_field("texts", "usage: queries.", None, aliases=("--topics",), only_with=("usage",))
     qrels: Path | None = input_field("qrels", "wins, competition: relevance judgements.", None, only_with=("wins", "competition"))
-    measure: str = option(
-        "wins: measure by which a run is best on a query; competition: of what is gained.", "nDCG@10", aliases=("--metric", "-m")
-    )
+    measure: str = option("Measure by which a run wins; competition: of what is gained.", "nDCG@10", aliases=("--metric", "-m"))
     list_queries: bool = option("wins: list each query with its winner and values, largest difference first.", False, aliases=("--list",))
     seed: int = option("competition: seed of the sampling.", 42, minimum=0, maximum=MAX_SEED)
     max_tokens: int = option("usage: maximum tokens per batch; lower it if memory runs out.", 16384, minimum=1, affects_result=False)
     dtype: str = option(**DTYPE)
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
-    form: str = option(
-        "table, tsv, jsonl, or auto: a table on stdout, else by the suffix of --output.",
-        "auto",
-        choices=FORMS,
-        aliases=("--format",),
-        group="Output",
-    )
+    form: str = option("Form of the table; auto: by --output.", "auto", choices=FORMS, aliases=("--format",), group="Output")
     output: Path = output_field("analysis", "Output file, .tsv or .jsonl; - is stdout.", STREAM)
 
     def check(self) -> None:

@@ -30,15 +30,12 @@ STREAM = Path("-")
 MAX_SEED = 2**32 - 1  # of random generators
 DEPTH: dict[str, Any] = {"minimum": 1, "maximum": 2**31 - 1, "aliases": ("--hits", "--k")}
 DTYPE: dict[str, Any] = {  # of every stage that runs a model
-    "help": "Precision of matrix products: auto (bfloat16 where the device multiplies it faster, else float32), float32 or bfloat16.",
+    "help": "Precision of matrix products; auto: bfloat16 where the device multiplies it faster, else float32.",
     "default": "auto",
     "choices": ("auto", "float32", "bfloat16"),
 }
-INFERENCE_DTYPE = DTYPE | {
-    "help": f"{DTYPE['help'].removesuffix(', float32 or bfloat16.')}, float32, bfloat16, or int8: on a CPU, faster and a little coarser.",
-    "choices": (*DTYPE["choices"], "int8"),
-}
-MAX_PASSAGE = "max: passages ID#NUMBER count as documents ID, each with the score of its best one; see convert --passages."
+INFERENCE_DTYPE = DTYPE | {"help": f"{DTYPE['help']} int8: on a CPU, a little coarser.", "choices": (*DTYPE["choices"], "int8")}
+MAX_PASSAGE = "Passages ID#NUMBER (convert --passages) count as documents ID, each with the score of its best one."
 COLLAPSE: dict[str, Any] = {"help": MAX_PASSAGE, "default": None, "choices": ("max",)}
 START, END = "the start", "the end"
 ANYTHING = "anything"  # the kind of a source that may be a file or a folder of any kind
@@ -64,12 +61,7 @@ class Stage:
     default_split: ClassVar[str] = "test"  # of a data set, without --split; "" for all splits
     summarizes_streams: ClassVar[bool] = False  # whether the summary is logged for standard output, too
     prepare_reads_texts: ClassVar[bool] = False  # so that a dry run with a pipe has to do without `prepare`
-    code: tuple[str, ...] = option(
-        "Python module to import, so that files (a checkpoint, an index) may name its classes and functions; repeat the flag.",
-        (),
-        affects_result=False,
-        group="Every stage",
-    )
+    code: tuple[str, ...] = option("Module to import first, whose classes files may name.", (), affects_result=False, group="Every stage")
 
     data_set: tuple[str, str | None] | None = dataclasses.field(default=None, compare=False)  # --dataset and --split, for the next command
 
@@ -224,9 +216,8 @@ def check_settings(stage: Stage) -> None:
     outputs = stage.outputs()
     for flag, (path, _) in outputs.items():
         _check_output_name(flag, path)
+        _check_output_path(stage, flag, path)
     stage.check()
-    for flag, (path, _) in outputs.items():
-        check_output_path(stage, flag, path)
     for (flag, (path, _)), (other_flag, (other, _)) in permutations(reversed(outputs.items()), 2):
         if path.resolve().is_relative_to(other.resolve()):
             raise UsageError(f"{flag} {path}: {other_flag} writes there; name another file")
@@ -266,7 +257,7 @@ def _check_exists(path: Path, setting: settings.Setting) -> None:
             raise ArtifactError(f"{path}: no such checkpoint")
 
 
-def check_output_path(stage: Stage, flag: str, path: Path) -> None:
+def _check_output_path(stage: Stage, flag: str, path: Path) -> None:
     """UsageError if an output is a source, inside a source or around one."""
     resolved = path.resolve()
     for source_flag, source in _list_read_paths(stage):

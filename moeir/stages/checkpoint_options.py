@@ -40,22 +40,13 @@ class InputOptions(Stage):
 
     query_prefix: str | None = option("Text prepended to every query.", None, group="Model")
     document_prefix: str | None = option("Text prepended to every document.", None, group="Model")
-    prompt: tuple[str, ...] = option(
-        "NAME=TEXT: a prompt of queries beside --query-prefix, which training and search may name; repeat the flag.", (), group="Model"
-    )
+    prompt: tuple[str, ...] = option("NAME=TEXT: a prompt of queries, which training and search may name.", (), group="Model")
     template: str | None = option(
-        "For cross-encoder:head=yes-no: the text of a pair, with {query}, {document} and perhaps {instruction} [default: the chat template "
-        "of the weights].",
-        None,
-        group="Model",
+        "For cross-encoder:head=yes-no: text with {query} and {document} [default: the weights'].", None, group="Model"
     )
     instruction: str | None = option("The {instruction} in a template [default: that of the chat template].", None, group="Model")
-    query_length: int | None = option(
-        "Maximum tokens of a query [default: that of the weights, or 64; cross-encoder: half a pair].", None, group="Model"
-    )
-    document_length: int | None = option(
-        "Maximum tokens of a document, or of a pair [default: that of the weights, or 256; pair: 512].", None, group="Model"
-    )
+    query_length: int | None = option("Maximum tokens of a query [default: the weights', or 64; half a pair].", None, group="Model")
+    document_length: int | None = option("Maximum tokens of a document [default: the weights', or 256; pair: 512].", None, group="Model")
 
     def input_options(self) -> dict[str, Any]:
         """The prefixes, prompts and lengths that are given as flags."""
@@ -90,64 +81,42 @@ def read_first_texts(corpus: Path | None, count: int = 4000) -> list[str]:
 class TrainingStage(Stage):
     """A stage that runs the trainer (`training.trainer`)."""
 
-    batch_size: int = training_option("Texts per batch, divided among all processes.", 8, minimum=1)
-    accumulate: int = training_option("Batches per optimizer step.", 1, minimum=1, aliases=("--gradient-accumulation-steps",))
+    accumulate: int = training_option(
+        "Batches per optimizer step, each with negatives of its own.", 1, minimum=1, aliases=("--gradient-accumulation-steps",)
+    )
     epochs: int = training_option("Passes over the examples.", 1, minimum=1, aliases=("--num-train-epochs",))
     steps: int | None = training_option("Total optimizer steps; overrides --epochs.", None, minimum=1, aliases=("--max-steps",))
     learning_rate: float = training_option("Peak learning rate (AdamW).", 1e-5, above=0)
     warmup: float = training_option("Warmup steps as a fraction of all steps.", 0.1, minimum=0, maximum=1, aliases=("--warmup-ratio",))
     schedule: str = training_option(
-        "Learning rate after warmup: linear (decays to 0) or constant.",
-        "linear",
-        choices=("linear", "constant"),
-        aliases=("--lr-scheduler-type",),
+        "Learning rate after warmup; linear decays to 0.", "linear", choices=("linear", "constant"), aliases=("--lr-scheduler-type",)
     )
-    group_rate: tuple[str, ...] = training_option(
-        "PATTERN=RATE: peak learning rate of parameters whose names contain PATTERN; repeat the flag.", ()
-    )
+    group_rate: tuple[str, ...] = training_option("PATTERN=RATE: peak learning rate of parameters whose names contain PATTERN.", ())
     weight_decay: float = training_option("Weight decay of weight matrices.", 0.0, minimum=0)
     clip: float = training_option("Maximum gradient norm; 0 disables clipping.", 1.0, minimum=0, aliases=("--max-grad-norm",))
     recompute: bool = speed_option(
-        "Gradient checkpointing: store only each layer's input and recompute the layer in the backward pass.",
-        False,
-        aliases=("--gradient-checkpointing",),
-        affects_result=False,
+        "Gradient checkpointing: less memory, more time.", False, aliases=("--gradient-checkpointing",), affects_result=False
     )
     attention_dropout: float | None = training_option(
         "Attention dropout probability [default: that of the weights]; 0 is fastest on a GPU.", None, minimum=0, below=1
     )
     seed: int = training_option("Random seed.", 42, minimum=0, maximum=MAX_SEED)
-    deterministic: bool = speed_option(
-        "Make results bit-identical on the same GPU, at some cost in speed; on a CPU they always are.", False
-    )
+    deterministic: bool = speed_option("Make results bit-identical on the same GPU, at some cost; on a CPU they are.", False)
     compile: bool = speed_option("Compile the layers with torch.compile (CUDA only); takes a minute or more at the start.", False)
     dtype: str = speed_option(**DTYPE)
     device: str = speed_option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     keep_empty: bool = option("Accept documents without text.", False, group="Inputs")
-    cache: Path | None = speed_option(
-        "Folder of the token cache, which several trainings can share [default: in the unfinished output].",
-        None,
-        affects_result=False,
-    )
+    cache: Path | None = speed_option("Folder of a token cache that trainings share [default: its own].", None, affects_result=False)
     save_minutes: float = logging_option("Minutes between saves of the training state.", 5.0)
     checkpoint_every: int | None = logging_option(
-        "Steps between checkpoints that are kept beside the output, OUTPUT-step-N, each as large as the output.",
-        None,
-        minimum=1,
-        aliases=("--save-steps",),
+        "Steps between checkpoints that are kept beside the output as OUTPUT-step-N.", None, minimum=1, aliases=("--save-steps",)
     )
     log_every: int | None = logging_option(
-        "Steps between reads of the losses from the device; metrics.jsonl has every step [default: 10 on a GPU, 1 on a CPU].",
-        None,
-        minimum=1,
-        aliases=("--logging-steps",),
+        "Steps between reads of the losses from the device [default: 10 on a GPU, else 1].", None, minimum=1, aliases=("--logging-steps",)
     )
     stuck_minutes: float = logging_option("Timeout in minutes for a process to reach the next step.", 10.0, above=0)
     track: tuple[str, ...] = logging_option(
-        "Log every step to tensorboard or wandb; repeat the flag. Files go to OUTPUT.tensorboard, …",
-        (),
-        choices=tuple(trackers.PACKAGES),
-        aliases=("--report-to",),
+        "Log every step to this, in OUTPUT.NAME.", (), choices=tuple(trackers.PACKAGES), aliases=("--report-to",)
     )
     output: Path = output_field("checkpoint", "Folder to write.")
 

@@ -52,13 +52,10 @@ class Evaluate(Stage):
         "texts", "Instead of --qrels: questions with answers; a document that contains an answer is relevant.", None, needs=("corpus",)
     )
     corpus: Path | None = input_field("texts", "With --answers: the documents to search for answers.", None, needs=("answers",))
-    match: str = option(
-        "With --answers: string (token match, as in DPR) or regex.", "string", choices=MATCHES, needs=("answers",), group="Inputs"
-    )
+    match: str = option("With --answers; string: tokens, as in DPR.", "string", choices=MATCHES, needs=("answers",), group="Inputs")
     collapse: str | None = option(**COLLAPSE, group="Inputs")
     measure: tuple[str, ...] = option(
-        "nDCG@10, RR@10, R@100, AP, … or trec_eval's names; repeat the flag "
-        "[default: nDCG@10, RR@10, R@100; with --answers Success@20, Success@100].",
+        "Measures, also by trec_eval's names [default: nDCG@10, RR@10, R@100; with --answers Success@20, Success@100].",
         (),
         aliases=("--metric", "-m"),
         group="Measures",
@@ -70,39 +67,18 @@ class Evaluate(Stage):
         "texts", "With --group-by: the queries, if --answers lacks the field.", None, aliases=("--topics",), needs=("group_by",)
     )
     per_query: bool = option("Report the value of every query, too.", False, aliases=("-q",), group="Measures")
-    test: str = comparison_option(
-        "p-values against the first run: t (paired), randomisation or none.",
-        "t",
-        choices=("t", "randomisation", "none"),
-    )
-    correction: str = comparison_option(
-        "Correction of p-values over all runs and measures: holm, bonferroni or none.",
-        "holm",
-        choices=("holm", "bonferroni", "none"),
-    )
-    against: tuple[str, ...] = comparison_option(
-        "A run of this call, by its name or path: mark what is significantly better than it, instead of p-values against the first; "
-        "repeat the flag.",
-        (),
-    )
-    intervals: bool = comparison_option(
-        "Report 95 % confidence intervals of the means, too (Student's t of the logit, so within 0 and 1).",
-        False,
-    )
+    test: str = comparison_option("p-values against the first run: t is paired.", "t", choices=("t", "randomisation", "none"))
+    correction: str = comparison_option("Correction over all runs and measures.", "holm", choices=("holm", "bonferroni", "none"))
+    against: tuple[str, ...] = comparison_option("Run of this call: mark what is significantly better, instead of p-values.", ())
+    intervals: bool = comparison_option("Report 95 % confidence intervals of the means, too (t of the logit).", False)
     compat: str | None = option(
-        "Compute measures as another tool does: trec_eval (without -c; MTEB, too) or beir.",
+        "Compute measures as another tool; trec_eval without -c, as MTEB.",
         None,
         choices=("trec_eval", "beir"),
         excludes=("answers", "group_by", "collapse"),
         group="Other tools",
     )
-    form: str = option(
-        "table, markdown, latex, tsv, jsonl, json, or auto: by --output and --per-query.",
-        "auto",
-        choices=FORMS,
-        aliases=("--format",),
-        group="Output",
-    )
+    form: str = option("Form of the table; auto: by --output, --per-query.", "auto", choices=FORMS, aliases=("--format",), group="Output")
     output: Path = output_field("evaluation", "Output file; - is stdout.", STREAM)
 
     def check(self) -> None:

@@ -11,7 +11,6 @@ from moeir.settings import argument, option
 from moeir.stages.base import STREAM, Stage
 
 if TYPE_CHECKING:
-    from moeir.architectures.adapter_files import Trunk
     from moeir.artifacts.shards import Shard
 
 SIDES = ("query", "document")
@@ -22,7 +21,7 @@ class Info(Stage):
     """Describe what moeir made: experts, parameters, size and FLOPs of a checkpoint; settings, sources and counts of anything else."""
 
     path: Path = argument("A checkpoint, encodings, an index, a run, or anything else with a manifest.")
-    form: str = option("table or json.", "table", choices=("table", "json"), aliases=("--format",))
+    form: str = option("Form of the facts.", "table", choices=("table", "json"), aliases=("--format",))
 
     def work(self) -> None:
         from moeir.records import lines
@@ -87,7 +86,8 @@ def _describe_checkpoint(path: Path) -> dict[str, Any]:
 
     checkpoint = open_checkpoint(path)
     architecture = checkpoint.architecture
-    config, input_config = architecture.encoder.config, checkpoint.input_config
+    config, input_config, trunk = architecture.encoder.config, checkpoint.input_config, checkpoint.trunk
+    size = 0 if trunk is None else _sum_bytes(trunk.files)["all"]
     family = str(checkpoint.config.get("moeir_family", checkpoint.config.get("model_type")))
     cost = {}
     for side in ("pair",) if architecture.reads_pairs else SIDES:
@@ -97,7 +97,7 @@ def _describe_checkpoint(path: Path) -> dict[str, Any]:
     return {
         "architecture": checkpoint.spec,
         "encoder": {"family": family, "layers": config.layers, "hidden": config.hidden, "vocabulary": config.vocabulary},
-        **({} if checkpoint.trunk is None else {"trunk": _describe_trunk(checkpoint.trunk)}),
+        **({} if trunk is None else {"trunk": {"model": trunk.model, "revision": trunk.revision, "dtype": trunk.dtype, "bytes": size}}),
         "parameters": architecture.parameter_count(),
         **({"prompts": input_config.prompts} if input_config.prompts else {}),
         "reading": {side: {"prefix": getattr(input_config, f"{side}_prefix"), "tokens": input_config.max_length(side)} for side in SIDES},
@@ -109,12 +109,6 @@ def _describe_checkpoint(path: Path) -> dict[str, Any]:
         "parts": {owner: {"parameters": count} for owner, count in count_parameters(architecture).items()},
         "cost": cost,
     }
-
-
-def _describe_trunk(trunk: "Trunk") -> dict[str, Any]:
-    """The frozen weights under adapters: name or path, commit, type, and the bytes that a checkpoint does not have."""
-    size = sum(entry["bytes"] for entry in trunk.files.values())
-    return {"model": trunk.model, "revision": trunk.revision, "dtype": trunk.dtype, "bytes": size}
 
 
 def _format_facts(facts: Mapping[str, Any]) -> str:

@@ -31,20 +31,14 @@ class MineNegatives(Stage):
 
     default_split: ClassVar[str] = "train"
     summarizes_streams = True
-    run: tuple[Path, ...] = input_field("run", "Runs of the training queries; repeat the flag.", aliases=("--runs",))
+    run: tuple[Path, ...] = input_field("run", "Runs of the training queries.", aliases=("--runs",))
     qrels: Path = input_field("qrels", "Relevance judgements of the training queries.")
     method: str = option("Which ranks become negatives.", "band:first=0,last=200", package="mining")
-    keep: int | None = option(
-        "Negatives kept per query, sampled at random from the candidates [default: all].", None, minimum=1, aliases=("--negatives",)
-    )
+    keep: int | None = option("Negatives sampled per query [default: all candidates].", None, minimum=1, aliases=("--negatives",))
     seed: int = option("Seed of --keep.", 42, minimum=0, maximum=MAX_SEED)
     positive_grade: int = option("Minimum grade of a positive document.", 1)
-    negative_grade: int | None = option(
-        "Maximum grade of a judged negative [default: 0, or less than --positive-grade]; grades between are neither.", None
-    )
-    keep_own_document: bool = option(
-        "Let the document with the id of a query, or its text with --queries and --corpus, be its negative.", False
-    )
+    negative_grade: int | None = option("Maximum grade of a judged negative [default: 0, or less than --positive-grade].", None)
+    keep_own_document: bool = option("Let the document with a query's id, or its text, be its negative.", False)
     margin: float | None = option(
         "Drop candidates that score above the lowest positive of the query minus this.", None, minimum=0, aliases=("--absolute-margin",)
     )
@@ -52,10 +46,7 @@ class MineNegatives(Stage):
         "Drop candidates that do not score below the lowest positive by this part of its score, as 0.05.", None, minimum=0, maximum=1
     )
     teacher: Path | None = input_field(
-        "run",
-        "Run whose scores --margin and --relative-margin compare, as rerank --no-rest writes it [default: each --run its own].",
-        None,
-        needs=("margin or relative_margin",),
+        "run", "Run whose scores the margins compare [default: each --run its own].", None, needs=("margin or relative_margin",)
     )
     exclude_answers: Path | None = input_field(
         "texts", "Questions with answers: documents that contain an answer are excluded from the negatives.", None, needs=("corpus",)
@@ -64,9 +55,7 @@ class MineNegatives(Stage):
     queries: Path | None = input_field(
         "texts", "With --corpus: queries, whose own text is no negative.", None, aliases=("--topics",), needs=("corpus",), only_with=None
     )
-    match: str = option(
-        "With --exclude-answers: string (token match, as in DPR) or regex.", "string", choices=MATCHES, needs=("exclude_answers",)
-    )
+    match: str = option("With --exclude-answers; string: tokens, as in DPR.", "string", choices=MATCHES, needs=("exclude_answers",))
     output: Path = output_field("examples", "JSON lines file to write; - is stdout.")
 
     def check(self) -> None:

@@ -32,33 +32,16 @@ class Pretrain(TrainingStage):
     default_split: ClassVar[str] = "train"
     model: Path = input_field("weights", "Weights to start from: a folder, a checkpoint, or a hub id.", aliases=("--model-name-or-path",))
     corpus: Path = input_field("texts", "Documents.")
-    queries: tuple[Path, ...] = input_field(
-        "texts", "Queries of documents or of spans, as generate-queries writes them; repeat the flag.", (), only_with=()
-    )
-    arch: str = option(
-        "An architecture, e.g. dense or mote:encoders=siamese [default: dense; mote with --objective mote].",
-        "",
-        package="architectures",
-        group="Model",
-    )
+    queries: tuple[Path, ...] = input_field("texts", "Queries of documents or spans, as generate-queries writes.", (), only_with=())
+    arch: str = option("Architecture [default: dense; mote with --objective mote].", "", package="architectures", group="Model")
     objective: str = training_option("mlm, cotmae, cotmae-qc, mote, ….", "cotmae", package="pretraining")
     from_scratch: bool = option("Take only sizes and tokenizer from --model, and initialize the weights at random.", False, group="Model")
-    context: str = training_option(
-        "Which other span of its document a span is paired with: mixed, random, nearby or overlap.",
-        "mixed",
-        choices=CONTEXTS,
-    )
+    context: str = training_option("Which other span of its document a span is paired with.", "mixed", choices=CONTEXTS)
     draw: str | None = training_option(
-        "An epoch's anchors: a random span of each of the documents, or all spans [default: documents if contexts are spans, else spans].",
-        None,
-        choices=("documents", "spans"),
+        "An epoch's anchors: a span of each document, or all spans [default: by the objective].", None, choices=("documents", "spans")
     )
     held_out: float | None = option(
-        "Fraction of the documents that are never trained on, nor their queries: the loss on them is dev.loss in metrics.jsonl.",
-        None,
-        above=0,
-        below=1,
-        group="Evaluation while training",
+        "Fraction of documents to measure dev.loss on, never trained on.", None, above=0, below=1, group="Evaluation while training"
     )
     evaluate_every: int | None = option(
         "Steps between evaluations of --held-out [default: a twentieth of all].",
@@ -70,7 +53,6 @@ class Pretrain(TrainingStage):
     )
     short_spans: float = training_option("Fraction of spans with a target length below the maximum.", 0.15, minimum=0, maximum=1)
     batch_size: int = training_option("Spans per batch, divided among all processes.", 64, minimum=1)
-    epochs: int = training_option("Passes over the spans or documents (--draw).", 1, minimum=1, aliases=("--num-train-epochs",))
     learning_rate: float = training_option("Peak learning rate (AdamW).", 1e-4, above=0)
     weight_decay: float = training_option("Weight decay of weight matrices.", 0.01, minimum=0)
     query_length: int = option("Maximum tokens of a query.", 64, group="Model")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from moeir import variants
 from moeir.artifacts import atomic_write, manifests
@@ -101,41 +101,31 @@ def name_runs(runs: Sequence[Path]) -> dict[str, Path]:
 
 
 class SearchOfRun(NamedTuple):
-    """What `moeir search` made a run with: the digests of its indexes and of --model, if named, and the run's expert or `fused`."""
+    """What `moeir search` made a run with: digests of its indexes and of --model, if named; its expert or `fused`; its depth, None
+    if the file is not as large as it was written."""
 
     indexes: tuple[str, ...]
-    expert: str
     model: str | None
-
-
-def find_search_manifest(path: Path) -> tuple[dict[str, Any], Path] | None:
-    """The manifest of the `moeir search` that made a run, and the file that it names; None for any other run."""
-    for file in (path, path.resolve()):
-        try:
-            manifest = manifests.read_manifest(file if manifests.manifest_path(file).is_file() else file.parent)
-        except ArtifactError:
-            continue
-        if manifest.get("stage") == "search" and file.name in manifest["files"]:
-            return manifest, file
-    return None
+    expert: str
+    depth: int | None
 
 
 def find_search_of_run(path: Path) -> SearchOfRun | None:
     """The search that a run's manifest names; None for any other run."""
     from moeir.records import lines
 
-    if (search := find_search_manifest(path)) is None:
-        return None
-    manifest, file = search
-    has_own_manifest = manifests.manifest_path(file).is_file()
-    expert = list(manifest["counts"]["hits"])[-1] if has_own_manifest else lines.strip_compression_suffix(file).stem
-    sources = manifest.get("sources", {})
-    return SearchOfRun(tuple(sources.get("index", ())), expert, next(iter(sources.get("model", ())), None))
-
-
-def is_fused(path: Path) -> bool:
-    """Whether `moeir fuse` made a run, by its manifest."""
-    return manifests.manifest_path(path).is_file() and manifests.read_manifest(path).get("stage") == "fuse"
+    for file in (path, path.resolve()):
+        has_own_manifest = manifests.manifest_path(file).is_file()
+        try:
+            manifest = manifests.read_manifest(file if has_own_manifest else file.parent)
+        except ArtifactError:
+            continue
+        if manifest.get("stage") == "search" and file.name in manifest["files"]:
+            sources = manifest.get("sources", {})
+            expert = list(manifest["counts"]["hits"])[-1] if has_own_manifest else lines.strip_compression_suffix(file).stem
+            depth = manifest["settings"]["depth"] if file.stat().st_size == manifest["files"][file.name]["bytes"] else None
+            return SearchOfRun(tuple(sources.get("index", ())), next(iter(sources.get("model", ())), None), expert, depth)
+    return None
 
 
 def find_merged_runs(paths: Mapping[str, Path]) -> dict[str, list[str]]:
@@ -145,23 +135,20 @@ def find_merged_runs(paths: Mapping[str, Path]) -> dict[str, list[str]]:
     merged, digest_of = dict[str, list[str]](), cache(manifests.compute_digest)  # a run may be large, and fused in several ways
     for name, path in files.items():
         if name in searches and searches[name].expert == FUSED:
-            merged[name] = [other for other, search in searches.items() if search == searches[name]._replace(expert=search.expert)]
-        elif is_fused(path):
-            digests = manifests.read_manifest(path)["sources"]["run"]
-            merged[name] = [other for other, file in files.items() if digest_of(file) in digests]
+            merged[name] = [other for other, search in searches.items() if search[:2] == searches[name][:2]]
+        elif manifests.manifest_path(path).is_file() and (manifest := manifests.read_manifest(path)).get("stage") == "fuse":
+            merged[name] = [other for other, file in files.items() if digest_of(file) in manifest["sources"]["run"]]
     return {name: parts for name, parts in ((name, [part for part in parts if part != name]) for name, parts in merged.items()) if parts}
 
 
 def read_run_with_depth(path: Path, collapse: str | None = None) -> "Run":
-    """A run, with the depth of its search if its manifest names it and the file is as large as it was written: not cut since; with
-    `collapse` that of the documents of its passages, of unknown depth."""
+    """A run, with the depth of its search if that is known; with `collapse` that of the documents of its passages, of unknown depth."""
     from moeir.records import lines, passages, runs
 
     if collapse is not None:
         return passages.collapse_run(runs.read_run(path), lines.source_name(path))
-    search = find_search_manifest(path)
-    is_whole = search is not None and search[1].stat().st_size == search[0]["files"][search[1].name]["bytes"]
-    return replace(runs.read_run(path), depth=int(search[0]["settings"]["depth"]) if search and is_whole else None)
+    search = find_search_of_run(path)
+    return replace(runs.read_run(path), depth=None if search is None else search.depth)
 
 
 def log_guessed_depths(paths: Sequence[Path], runs: "Iterable[Run]", method: str | None, advice: str) -> None:

@@ -36,44 +36,26 @@ class Search(Stage):
 
     summarizes_streams = True
     prepare_reads_texts = True
-    index: tuple[Path, ...] = input_field(
-        "index",
-        "Output folder of moeir index; repeat the flag for parts of a collection, searched as one, or for BM25 as one more expert.",
-    )
+    index: tuple[Path, ...] = input_field("index", "Output folder of moeir index; repeat for parts of a collection, or for BM25 beside.")
     queries: Path | None = input_field(
-        "texts",
-        "Queries; - is standard input, whose lines may be plain text: queries 1, 2, ….",
-        None,
-        aliases=("--topics",),
-        excludes=("query",),
+        "texts", "Queries; - is standard input, also plain lines: queries 1, 2, ….", None, aliases=("--topics",), excludes=("query",)
     )
-    query: tuple[str, ...] = option("A query instead of --queries; repeat the flag. Their ids are q1, q2, ….", (), group="Inputs")
+    query: tuple[str, ...] = option("A query instead of --queries. Their ids are q1, q2, ….", (), group="Inputs")
     corpus: Path | None = input_field("texts", "With --explain: documents, to show their texts.", None, needs=("explain",))
     depth: int = option("Documents per query and expert.", 1000, **DEPTH, group="Search")
     collapse: str | None = option(**COLLAPSE, excludes=("explain",), group="Search")
-    filter_ids: Path | None = input_field(
-        "ids", "Ids of documents, one a line: search among these only.", None, aliases=("--filter",), group="Search"
-    )
-    expert: tuple[str, ...] = option("Search these experts only; repeat the flag.", (), group="Search")
+    filter_ids: Path | None = input_field("ids", "Ids, one a line: search among these only.", None, aliases=("--filter",), group="Search")
+    expert: tuple[str, ...] = option("Search these experts only.", (), group="Search")
     fuse: str | None = option(
-        "Fusion method: exact-sum (missing scores are computed), came-sum …; "
-        "see: moeir variants fusion [default: rrf with a BM25 index beside, exact-sum where the checkpoint is trained as one score (mote, "
-        "coil), else came-sum].",
+        "See: moeir variants fusion; exact-sum computes missing scores [default: rrf with a BM25 index beside, exact-sum for checkpoints "
+        "trained as one score, else came-sum].",
         None,
         group="Search",
     )
     prompt: str | None = option("Name of the checkpoint's prompt before queries [default: its query prefix].", None, group="Search")
-    explain: Path | None = option(
-        "File of explanations: rank, score and part of every expert for each document, with matching terms and tokens (JSON lines).",
-        None,
-        group="Output",
-    )
-    model: Path | None = input_field(
-        "checkpoint", "The checkpoint, if it has moved: the one the index was made with; or the same one calibrated.", None
-    )
-    batch_size: int = option(
-        "Queries encoded and searched together; 1 measures single-query latency.", 256, minimum=1, affects_result=False
-    )
+    explain: Path | None = option("File of explanations (JSON lines): ranks, scores, parts, terms and tokens.", None, group="Output")
+    model: Path | None = input_field("checkpoint", "The checkpoint of the index, if it has moved, or the same one calibrated.", None)
+    batch_size: int = option("Queries searched together; 1 measures latency.", 256, minimum=1, affects_result=False)
     threads: int | None = option("CPU threads [default: torch's].", None, minimum=1, maximum=4096, affects_result=False)
     dtype: str = option(**INFERENCE_DTYPE)
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)

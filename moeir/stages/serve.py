@@ -21,10 +21,7 @@ log = logging.getLogger(__name__)
 class Serve(Stage):
     """Answer searches over HTTP, with a page for a browser; or as tools of an agent. Answers are the lists of moeir search, cut at k."""
 
-    index: tuple[Path, ...] = input_field(
-        "index",
-        "Output folder of moeir index; repeat the flag for parts of a collection, searched as one, or for BM25 as one more expert.",
-    )
+    index: tuple[Path, ...] = input_field("index", "Output folder of moeir index; repeat for parts of a collection, or for BM25 beside.")
     corpus: Path | None = input_field("texts", "The documents, to show their texts.", None)
     model: Path | None = input_field("checkpoint", "The checkpoint of the index, if it has moved; or the same one calibrated.", None)
     rerank: Path | None = input_field("checkpoint", "Checkpoint that scores the first documents again.", None, needs=("corpus",))
@@ -34,7 +31,7 @@ class Serve(Stage):
     prompt: str | None = option("Name of the checkpoint's prompt before queries [default: its query prefix].", None)
     host: str = option("Address to listen at; 0.0.0.0 for whoever can reach this machine.", "127.0.0.1", single_word=True)
     port: int = option("Port to listen at; 0 for a free one.", 8000, minimum=0, maximum=65535)
-    allow_origin: tuple[str, ...] = option("Origin, as https://example.org, whose pages may read answers; repeat the flag.", ())
+    allow_origin: tuple[str, ...] = option("Origin, as https://example.org, whose pages may read answers.", ())
     reload: bool = option("Open the index and the corpus anew when they are replaced on disk.", False)
     max_queries: int = option("Queries of a request.", 256, minimum=1, maximum=10_000)
     queue: int = option("Queries that may wait; more are refused with status 503.", 1024, minimum=1)

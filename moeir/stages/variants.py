@@ -1,7 +1,7 @@
 """`moeir variants`: list the names and options that a spec can have."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -23,33 +23,29 @@ class Variants(Stage):
 
     def _output_lines(self) -> Iterator[str]:
         short = {package.split(".")[-1]: package for package in variants.PACKAGES}
-        package = None if self.package is None else short.get(self.package, self.package)
-        name = None if package in (None, *variants.PACKAGES) else str(package).replace("_", "-").lower()
-        packages = variants.PACKAGES if package is None or name is not None else (package,)
-        by_package = {known: [one for one in variants.list_variants(known) if name in (None, one.name)] for known in packages}
-        if variants.own_module(str(self.package)):
-            by_package = _own_variants(str(self.package))
+        name = None if self.package is None else short.get(self.package, self.package)
+        packages, is_variant = (name,) if name in variants.PACKAGES else variants.PACKAGES, name not in (None, *variants.PACKAGES)
+        by_package = {package: _find_variants(package, str(name) if is_variant else None) for package in packages}
         if not any(by_package.values()):
-            names = (variant.name for known in variants.PACKAGES for variant in variants.list_variants(known))
-            is_own = variants.own_module(str(self.package))
-            suggestion = "" if is_own else variants.suggest(str(self.package), {*variants.PACKAGES, *short, *names})
-            raise UsageError(f"there is no package or variant {self.package!r}{suggestion} (moeir variants lists all)")
-        for package_name, package_variants in by_package.items():
+            names = (variant.name for package in packages for variant in variants.list_variants(package))
+            suggestion = "" if variants.own_module(str(name)) else variants.suggest(str(name), {*variants.PACKAGES, *short, *names})
+            raise UsageError(f"there is no package or variant {name!r}{suggestion} (moeir variants lists all)")
+        for package, package_variants in by_package.items():
             if package_variants:
-                yield package_name
+                yield package
             for variant in package_variants:
                 yield f"  {variant.name:<14} {variant.summary}"
                 if variant.options:
                     yield f"  {'':<14} " + ",".join(f"{option.name}={format_value(option.default)}" for option in variant.options)
-                if name is not None:
+                if is_variant:
                     yield from (f"  {'':<14} {line}".rstrip() for line in variant.details.split("\n") if line)
 
 
-def _own_variants(name: str) -> dict[str, list[variants.Variant]]:
-    """Own code, by the package it is a variant of."""
+def _find_variants(package: str, name: str | None) -> Sequence[variants.Variant]:
+    """All variants of a package, or the one of this name, which may be own code, if there is one."""
+    if name is None:
+        return variants.list_variants(package)
     variants.import_code_of(name)
-    by_package = {}
-    for package in variants.PACKAGES:
-        with suppress(UsageError):
-            by_package[package] = [variants.find_variant(package, name)]
-    return by_package
+    with suppress(UsageError):
+        return [variants.find_variant(package, name if variants.own_module(name) else name.lower())]
+    return ()

@@ -6,6 +6,26 @@ import shlex
 import pytest
 
 from moeir.records.texts import read_texts_by_id
+from tests.conftest import run_in_subprocess
+
+MEMORY_PROGRAM = """
+import shlex, sys
+from moeir import cli
+from moeir.stages import encode
+
+encode.CHUNK = 32
+for command in sys.argv[1:]:
+    assert cli._exit_code(shlex.split(command)) == 0
+    with open("/proc/self/status") as status:  # ru_maxrss would start at the memory of the parent process
+        print(next(line.split()[1] for line in status if line.startswith("VmHWM")))
+"""
+
+
+def measure_memory(*commands):
+    """The peak memory of a process after each of these commands, in bytes."""
+    result = run_in_subprocess(*commands, program=MEMORY_PROGRAM)
+    assert result.code == 0, result.stderr
+    return [int(line) * 1024 for line in result.stdout.split()]
 
 
 @pytest.fixture(scope="session")
@@ -26,6 +46,16 @@ def texts(toy):
 
 
 @pytest.fixture
+def work_folder(tmp_path, monkeypatch, toy, tiny_model, came_checkpoint, encodings, index, bm25_index):
+    """A folder to type short commands in, with links to the toy texts and what is made from them."""
+    links = {"toy": toy, "tiny": tiny_model, "came": came_checkpoint, "enc": encodings, "idx": index, "bm25": bm25_index}
+    for name, path in links.items():
+        (tmp_path / name).symlink_to(path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
 def run(moeir):
     """`run(command)` runs a command line that must succeed."""
 
@@ -35,3 +65,16 @@ def run(moeir):
         return result
 
     return run_command
+
+
+@pytest.fixture
+def refuse(moeir):
+    """`refuse(code, words, command)` runs a command line that must end with this exit code and one error, which has the words."""
+
+    def refuse_command(code, words, command):
+        result = moeir(*shlex.split(command))
+        assert (result.code, result.stderr.count("error: ")) == (code, 1), (command, result)
+        assert words in result.stderr.splitlines()[-1], (command, result)
+        return result
+
+    return refuse_command

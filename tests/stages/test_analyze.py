@@ -10,7 +10,7 @@ from moeir.records import texts
 LENGTHS = ("--query-length", 16, "--document-length", 32)
 ARCHITECTURES = {
     "token": "taser:routing=token,every=1", "sequence": "taser:routing=sequence,every=0,experts=3", "gated": "sbmoe:experts=3",
-    "random": "sbmoe:gate=random", "role": "mote:every=1,similarity=dense", "plain": "dense",
+    "random": "sbmoe:gate=random", "role": "mote:every=1,similarity=dense",
 }  # fmt: skip
 RANKS = {"first": {"a": 1, "b": 2, "c": 4}, "second": {"a": 2, "b": 2, "c": 1}, "third": {"d": 2, "e": 1}}  # of the document `right`
 TEXTS = ("--queries", "test-queries.tsv", "--corpus", "corpus.jsonl")
@@ -20,7 +20,7 @@ OVERLAP = ("--run", "one.trec", "--run", "two.trec", "--overlap", "overlap:depth
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, tiny_model, index, toy, moeir) -> Path:
+def folder(tmp_path_factory, tiny_model, index, toy, moeir):
     """The working folder: a checkpoint per way of routing, the toy texts with runs of two experts, and runs seen at once."""
     folder = tmp_path_factory.mktemp("analyze")
     for name, arch in ARCHITECTURES.items():
@@ -144,22 +144,15 @@ BOTH = "--run lexical.trec --run global.trec"
     ("command", "code", "words"),
     [
         ("--run one.trec", 2, "expected two runs or more, found 1; repeat --run"),
-        (f"wins --run lexical.trec {JUDGED}", 2, "expected two runs or more, found 1"),
         ("usages --model token", 2, "analyze usages: expected one of overlap, usage, wins"),
         (f"competition {BOTH} {JUDGED}", 2, "analyze competition: needs --after"),
         (f"wins {BOTH}", 2, "analyze wins: needs --qrels"),
         ("usage --model token", 2, "analyze usage: needs --corpus, --queries or both"),
         ("usage --corpus corpus.jsonl", 2, "analyze usage: needs --model"),
         (f"{BOTH} --model token", 2, "does not read --model; it belongs to analyze usage"),
-        (f"wins {BOTH} {JUDGED} --corpus corpus.jsonl", 2, "does not read --corpus"),
         (f"wins {BOTH} {JUDGED} --queries train-queries.jsonl", 2, "does not read --queries; it belongs to analyze usage"),
-        (f"wins {BOTH} {JUDGED} --measure nDGC", 2, "no measure is called"),
         ("usage --model role --corpus corpus.jsonl", 2, "role: mote has no learned router; there is no usage to count"),
         ("usage --model random --corpus corpus.jsonl", 2, "random: sbmoe has no learned router"),
-        ("usage --model plain --corpus corpus.jsonl", 2, "plain: dense has no learned router"),
-        ("usage --model token --corpus absent", 3, "absent: no such file (--corpus)"),
-        ("usage --model corpus.jsonl --corpus corpus.jsonl", 4, "expected a folder with checkpoint, found a file"),
-        (f"{BOTH} --form xml", 2, "--form xml: expected auto, table, tsv or jsonl"),
         (f"wins {BOTH} {JUDGED} --output x.pdf", 2, "--output x.pdf: expected .tsv or .jsonl for a table"),
         ("overlap --list --run first.trec", 2, "analyze overlap: does not read --list-queries; it belongs to analyze wins"),
         ("wins --list --run winner=first.trec second.trec --qrels abc.qrels --form jsonl", 2, "--run: the table would have two columns"),

@@ -1,7 +1,6 @@
 """`moeir calibrate`: the checkpoint it writes, and that every way to search with it gives the same scaled scores."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,16 +13,15 @@ from moeir.architectures.initialize import build_checkpoint
 from moeir.artifacts import manifests
 from moeir.errors import ArtifactError
 from moeir.records import texts
-from moeir.records.runs import Run, read_run
-from tests.conftest import CommandResult, run_in_process, run_moeir
+from moeir.records.runs import read_run
+from tests.conftest import run_in_process, run_moeir
 from tests.oracles import fusion as by_dictionary
 
-Moeir = Callable[..., CommandResult]
 EXPERTS = ("lexical", "local", "global")
 
 
 @pytest.fixture(scope="module")
-def judged(index: Path, toy: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[object, ...]:
+def judged(index, toy, tmp_path_factory):
     """Flags of 30 queries whose relevant document is the one that `global`, the quietest expert, ranks first: scales win for sure."""
     folder = tmp_path_factory.mktemp("judged")
     words = [word for text in texts.read_texts(toy / "corpus.jsonl") for word in text.content.split()]
@@ -36,7 +34,7 @@ def judged(index: Path, toy: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(scope="module")
-def calibrated(index: Path, judged: tuple[object, ...], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def calibrated(index, judged, tmp_path_factory):
     """The toy checkpoint with scales that are far from one another; `global`, which alone is better than the fused run, is named."""
     output = tmp_path_factory.mktemp("calibrated") / "ckpt"
     result = run_moeir("calibrate", "--index", index, *judged, "--dtype", "float32", "--output", output)
@@ -50,19 +48,19 @@ def calibrated(index: Path, judged: tuple[object, ...], tmp_path_factory: pytest
 
 
 @pytest.fixture(scope="module")
-def scales(calibrated: Path) -> dict[str, float]:
+def scales(calibrated):
     read: dict[str, float] = json.loads((calibrated / "moeir.json").read_text())["calibration"]
     assert len({*read.values(), 1.0}) == 4 and np.prod(list(read.values())) == pytest.approx(1, rel=1e-3)
     return read
 
 
-def search(index: Path, toy: Path, output: Path, *more: object) -> dict[str, Run]:
+def search(index, toy, output, *more):
     run_moeir("search", "--index", index, "--queries", toy / "test-queries.tsv", "--dtype", "float32", *more, "--output", output)
     return {path.stem: read_run(path) for path in output.glob("*.trec")}
 
 
 @pytest.fixture(scope="module")
-def folder(index: Path, toy: Path, calibrated: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(index, toy, calibrated, tmp_path_factory):
     """The runs of the toy queries, `plain` and `scaled` by the calibrated checkpoint."""
     folder = tmp_path_factory.mktemp("runs")
     search(index, toy, folder / "plain")
@@ -70,13 +68,11 @@ def folder(index: Path, toy: Path, calibrated: Path, tmp_path_factory: pytest.Te
     return folder
 
 
-def read_runs(folder: Path) -> dict[str, Run]:
+def read_runs(folder):
     return {path.stem: read_run(path) for path in folder.glob("*.trec")}
 
 
-def test_scales_that_do_not_win_on_held_out_queries_are_not_applied(
-    index: Path, toy: Path, tmp_path: Path, judged: tuple[object, ...]
-) -> None:
+def test_scales_that_do_not_win_on_held_out_queries_are_not_applied(index, toy, tmp_path, judged):
     """The relevant document is the first of the plain sum, so that no scales can be better."""
     run_moeir("search", "--index", index, "--queries", judged[1], "--dtype", "float32", "--output", tmp_path / "fused.trec")
     fused = read_run(tmp_path / "fused.trec")
@@ -92,7 +88,7 @@ def test_scales_that_do_not_win_on_held_out_queries_are_not_applied(
     assert (tmp_path / "again.trec").read_bytes() == (tmp_path / "fused.trec").read_bytes()
 
 
-def test_scales_of_few_queries_are_not_applied(index: Path, judged: tuple[object, ...], tmp_path: Path) -> None:
+def test_scales_of_few_queries_are_not_applied(index, judged, tmp_path):
     """With six of these queries they are: all gain."""
     for count in (5, 6):
         lines = Path(str(judged[3])).read_text().splitlines()[:count]
@@ -104,9 +100,7 @@ def test_scales_of_few_queries_are_not_applied(index: Path, judged: tuple[object
         assert ("weights of 5 queries cannot be tested on others, expected 6 or more; not applied" in result.stderr) == (count == 5)
 
 
-def test_the_checkpoint_is_the_same_but_for_its_calibration(
-    calibrated: Path, scales: dict[str, float], came_checkpoint: Path, moeir: Moeir
-) -> None:
+def test_the_checkpoint_is_the_same_but_for_its_calibration(calibrated, scales, came_checkpoint, moeir):
     before, after = (json.loads((path / "moeir.json").read_text()) for path in (came_checkpoint, calibrated))
     assert after == before | {"calibration": scales}
     assert (calibrated / "model.safetensors").samefile(came_checkpoint / "model.safetensors")
@@ -120,13 +114,11 @@ def test_the_checkpoint_is_the_same_but_for_its_calibration(
 
 
 @pytest.mark.parametrize("depth", [3, 1000])
-def test_search_scales_every_score_and_fuse_and_python_give_the_same_sum(
-    index: Path, toy: Path, tmp_path: Path, calibrated: Path, scales: dict[str, float], depth: int
-) -> None:
+def test_search_scales_every_score_and_fuse_and_python_give_the_same_sum(index, toy, tmp_path, calibrated, scales, depth):
     plain = search(index, toy, tmp_path / "plain", "--depth", depth)
     scaled = search(index, toy, tmp_path / "scaled", "--depth", depth, "--model", calibrated)
     query = next(iter(texts.read_texts(toy / "test-queries.tsv")))
-    searcher = package.open_index(index, model=package.open_checkpoint(calibrated), dtype="float32")  # type: ignore[attr-defined]
+    searcher = package.open_index(index, model=package.open_checkpoint(calibrated), dtype="float32")
     assert depth == 3 or searcher.search([query.content], 3) == [scaled["fused"].hits(query.id)[:3]]
     for name, scale in scales.items():
         for query in plain[name].queries:
@@ -148,9 +140,7 @@ def test_search_scales_every_score_and_fuse_and_python_give_the_same_sum(
         )
 
 
-def test_the_exact_sum_and_explanations_have_the_scaled_scores(
-    index: Path, toy: Path, tmp_path: Path, calibrated: Path, scales: dict[str, float], folder: Path
-) -> None:
+def test_the_exact_sum_and_explanations_have_the_scaled_scores(index, toy, tmp_path, calibrated, scales, folder):
     plain, why = read_runs(folder / "plain"), tmp_path / "why.jsonl"
     scaled = search(index, toy, tmp_path / "scaled", "--depth", 3, "--model", calibrated, "--fuse", "exact-sum", "--explain", why)
     explanations = [json.loads(line) for line in why.read_text().splitlines()]
@@ -164,13 +154,13 @@ def test_the_exact_sum_and_explanations_have_the_scaled_scores(
         assert sum(term["product"] for term in terms) == pytest.approx(expected["lexical"], rel=1e-5, abs=1e-6)
 
 
-def test_runs_of_two_calibrations_are_not_summed_by_default(folder: Path, tmp_path: Path) -> None:
+def test_runs_of_two_calibrations_are_not_summed_by_default(folder, tmp_path):
     for folders, method in ((("scaled", "scaled"), "came-sum"), (("plain", "scaled"), "rrf")):
         runs = [f"--run={folder / one / name}.trec" for one, name in zip(folders, ("lexical", "global"), strict=True)]
         assert f"--method {method}: " in run_moeir("fuse", *runs, "--output", tmp_path / f"{method}.trec").stderr
 
 
-def test_a_report_explains_calibrated_runs(index: Path, toy: Path, tmp_path: Path, calibrated: Path, folder: Path) -> None:
+def test_a_report_explains_calibrated_runs(index, toy, tmp_path, calibrated, folder):
     runs, plain = ([f"--run={folder / one / name}.trec" for name in (*EXPERTS, "fused")] for one in ("scaled", "plain"))
     judged = ("--qrels", toy / "test-qrels.tsv", "--queries", toy / "test-queries.tsv")
     common = (*judged, "--index", index, "--output", tmp_path / "page.html", "--force")
@@ -184,9 +174,7 @@ def test_a_report_explains_calibrated_runs(index: Path, toy: Path, tmp_path: Pat
     assert "without explanations" not in run_moeir("report", *plain, *common).stderr
 
 
-def test_an_index_of_a_calibrated_checkpoint_is_the_same_index(
-    folder: Path, toy: Path, tmp_path: Path, calibrated: Path, came_checkpoint: Path, judged: tuple[object, ...]
-) -> None:
+def test_an_index_of_a_calibrated_checkpoint_is_the_same_index(folder, toy, tmp_path, calibrated, came_checkpoint, judged):
     run_moeir("encode", "--model", calibrated, "--corpus", toy / "corpus.jsonl", "--dtype", "float32", "--output", tmp_path / "enc")
     run_moeir("index", "--encodings", tmp_path / "enc", "--output", tmp_path / "idx")
     plain, scaled = read_runs(folder / "plain"), read_runs(folder / "scaled")
@@ -200,7 +188,7 @@ def test_an_index_of_a_calibrated_checkpoint_is_the_same_index(
     search(tmp_path / "idx", toy, tmp_path / "other", "--model", tmp_path / "again")
 
 
-def test_training_goes_on_without_the_calibration(calibrated: Path, came_checkpoint: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_training_goes_on_without_the_calibration(calibrated, came_checkpoint, caplog):
     with caplog.at_level("INFO", logger="moeir"):
         again = build_checkpoint(calibrated, None, {})
     assert again.calibration == {} and "its calibration is left out" in caplog.text
@@ -210,13 +198,11 @@ def test_training_goes_on_without_the_calibration(calibrated: Path, came_checkpo
         trained = opened.architecture.eval()(tokens), plain.architecture.eval()(tokens)
     assert all(torch.equal(one, other) for one, other in zip(*(output.tensors() for output in trained), strict=True))
     for side, factor in (("query", opened.calibration["global"]), ("document", 1.0)):
-        vectors = [model.encode(["what do owls hunt"], side)["global"].vectors for model in (opened, plain)]  # type: ignore[attr-defined]
+        vectors = [model.encode(["what do owls hunt"], side)["global"].vectors for model in (opened, plain)]
         assert torch.allclose(vectors[0], factor * vectors[1], rtol=1e-6)
 
 
-def test_what_cannot_be_calibrated_is_refused(
-    index: Path, bm25_index: Path, toy: Path, tmp_path: Path, tiny_model: Path, calibrated: Path, moeir: Moeir
-) -> None:
+def test_what_cannot_be_calibrated_is_refused(index, bm25_index, toy, tmp_path, tiny_model, calibrated, moeir):
     run_moeir("init", "--model", tiny_model, "--arch", "dense", "--output", tmp_path / "dense")
     run_moeir("encode", "--model", tmp_path / "dense", "--corpus", toy / "corpus.jsonl", "--output", tmp_path / "enc")
     run_moeir("index", "--encodings", tmp_path / "enc", "--output", tmp_path / "one")
@@ -240,5 +226,5 @@ def test_what_cannot_be_calibrated_is_refused(
     metadata = json.loads((calibrated / "moeir.json").read_text())
     for calibration in ({"lexical": 1.0}, *(metadata["calibration"] | {"local": local} for local in (0, 1.5e6, "1")), [1, 2, 3]):
         (tmp_path / "damaged" / "moeir.json").write_text(json.dumps(metadata | {"calibration": calibration}))
-        with pytest.raises(ArtifactError, match="damaged: not what moeir writes"):  # type: ignore[attr-defined]
+        with pytest.raises(ArtifactError, match="damaged: not what moeir writes"):
             open_checkpoint(tmp_path / "damaged")

@@ -1,7 +1,6 @@
 """What config.json and the flags show to be wrong is refused before texts are read or a head is fitted, by a dry run too."""
 
 import json
-import shutil
 
 import pytest
 
@@ -74,101 +73,85 @@ def test_options_that_a_checkpoint_has_no_weights_for_are_refused_before_texts_a
     assert_refused(moeir, "finetune", "start", f"--arch {new}", words)
 
 
-def test_a_classification_head_of_many_classes_is_refused_before_texts_are_read(moeir, folder, weights):
-    import torch
-    from safetensors.torch import load_file, save_file
-
-    copy = shutil.copytree(weights, folder / "classifier")
-    tensors = load_file(copy / "model.safetensors") | {"classifier.weight": torch.zeros(3, 32), "classifier.bias": torch.zeros(3)}
-    save_file(tensors, copy / "model.safetensors", metadata={"format": "pt"})
-    assert_refused(moeir, "finetune", copy, "--arch cross-encoder", "the head has 3 classes")
-
-
 def test_a_dry_run_of_what_fits_says_so_and_fits_no_head(moeir, toy, tmp_path, weights):
     example = {"query_id": "t1", "positive_ids": ["cat"], "negative_ids": ["owl"]}
     (tmp_path / "train.jsonl").write_text(json.dumps(example) + "\n")
     sources = ("--train", tmp_path / "train.jsonl", "--corpus", toy / "corpus.jsonl", "--queries", toy / "train-queries.jsonl")
     command = ("finetune", "--model", weights, "--arch", "came:shared_layers=4", *sources, "--output", tmp_path / "out", "--dry-run")
     result = moeir(*command)
-    assert (
-        result.code == 0
-        and "head" not in result.stderr
-        and "spend  1 step of 8 queries: 1.00 epochs of 1 query, 64 documents" in result.stdout
-    )
+    assert result.code == 0 and "head" not in result.stderr
+    assert "spend  1 step of 8 queries: 1.00 epochs of 1 query, 64 documents" in result.stdout
 
 
 @pytest.fixture
-def work_folder(tmp_path, monkeypatch, toy, came_checkpoint, encodings, index, bm25_index):
-    """A folder with the toy collection and what is made from it, to type short commands in."""
-    for name, path in {"came": came_checkpoint, "enc": encodings, "idx": index, "bm25": bm25_index, "toy": toy}.items():
-        (tmp_path / name).symlink_to(path)
-    (tmp_path / "by-id.jsonl").write_text('{"query_id": "t1", "positive_ids": ["cat"], "negative_ids": ["owl"]}\n')
-    (tmp_path / "a.trec").write_text("q1 Q0 owl 1 2.0 a\nq1 Q0 cat 2 1.0 a\n")
-    (tmp_path / "b.trec").write_text("q1 Q0 gone 1 2.0 b\n")
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "mine.txt").write_text("mine")
-    (tmp_path / "learned.json").write_text("{}")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+def room(work_folder):
+    """Examples, two runs, a folder of the user and a file that is no fusion."""
+    (work_folder / "by-id.jsonl").write_text('{"query_id": "t1", "positive_ids": ["cat"], "negative_ids": ["owl"]}\n')
+    (work_folder / "a.trec").write_text("q1 Q0 owl 1 2.0 a\nq1 Q0 cat 2 1.0 a\n")
+    (work_folder / "b.trec").write_text("q1 Q0 gone 1 2.0 b\n")
+    (work_folder / "other").mkdir()
+    (work_folder / "other" / "mine.txt").write_text("mine")
+    (work_folder / "learned.json").write_text("{}")
+    return work_folder
 
 
 REFUSALS = {
     "finetune --model came --train by-id.jsonl --queries toy/train-queries.jsonl --output x": "by-id.jsonl",
     "finetune --model came --train by-id.jsonl --queries toy/train-queries.jsonl --corpus toy/corpus.jsonl --output other": "other: exists",
     "rerank --model came --run b.trec --queries toy/test-queries.tsv --corpus toy/corpus.jsonl --output x.trec": "gone",
-    "encode --model came --corpus toy/corpus.jsonl --output other": "other: exists",
     "encode --model came --corpus toy/corpus.jsonl --output a.trec/x": "a.trec",
     "encode --model came --corpus toy/corpus.jsonl --shard 0/9 --output x": "expected at most 1 shards",
     "index --encodings enc --engine lexical=maxsim --output x": "takes multivector representations",
     "index --encodings enc --engine maxsim --output x": "name its expert",
-    "index --corpus toy/corpus.jsonl --engine bm25 --output a.trec": "a.trec: exists and was not made by moeir",
     "index --encodings enc --engine global=flat global=scan --output x": "--engine global=flat: its expert has another --engine",
     "search --index idx --queries toy/test-queries.tsv --expert none --output x": "none",
-    "search --index idx --queries a.trec --output x": "a.trec",
     "calibrate --index bm25 --queries toy/test-queries.tsv --qrels toy/test-qrels.tsv --output x": "has no checkpoint",
     "evaluate --run a.trec --qrels toy/test-qrels.tsv --output b.trec": "b.trec: exists and was not made by moeir",
     "fuse --run a.trec --run b.trec --learned learned.json --output x.trec": "learned.json",
-    "report --run a.trec --qrels toy/test-qrels.tsv --measure none@3 --output x.html": "none@3",
     "convert --input a.trec --to beir --output x": "which becomes",
     "export --to none --encodings enc --output x": "none",
 }
 
 
+@pytest.fixture
+def refuse_both(room, moeir):
+    """`refuse_both(words, command)`: a dry run and the run are refused alike."""
+
+    def refuse_dry_and_real(words, command):
+        dry, real = moeir(*command.split(), "--dry-run"), moeir(*command.split())
+        assert words in dry.stderr and dry.code != 0
+        assert (dry.code, dry.messages[-1]) == (real.code, real.messages[-1])
+
+    return refuse_dry_and_real
+
+
 @pytest.mark.parametrize("command", REFUSALS)
-def test_a_dry_run_refuses_in_the_words_of_the_run(command, work_folder, moeir):
-    dry, real = moeir(*command.split(), "--dry-run"), moeir(*command.split())
-    assert REFUSALS[command] in dry.stderr and dry.code != 0
-    assert (dry.code, dry.messages[-1]) == (real.code, real.messages[-1])
+def test_a_dry_run_refuses_in_the_words_of_the_run(command, refuse_both):
+    refuse_both(REFUSALS[command], command)
 
 
-def test_a_dry_run_refuses_outputs_that_may_not_be_replaced_and_takes_force(work_folder, moeir):
-    command = ("fuse", "--run", "a.trec", "--run", "b.trec", "--output", "fused.trec")
-    assert moeir(*command).code == 0
-    assert "note   fused.trec is up to date" in moeir(*command, "--dry-run").stdout
-    dry, real = moeir(*command, "--depth", 1, "--dry-run"), moeir(*command, "--depth", 1)
-    assert (dry.code, dry.messages[-1]) == (real.code, real.messages[-1]) == (2, dry.messages[-1]) and "--force replaces it" in dry.stderr
-    assert "note   fused.trec exists, and is replaced" in moeir(*command, "--depth", 1, "--dry-run", "--force").stdout
-    (work_folder / ".fused.trec.partial").write_text("another's")
-    dry, real = moeir(*command, "--depth", 1, "--force", "--dry-run"), moeir(*command, "--depth", 1, "--force")
-    assert (dry.code, dry.messages[-1]) == (real.code, real.messages[-1]) and "was not made by moeir" in dry.stderr
+def test_a_dry_run_refuses_outputs_that_may_not_be_replaced_and_takes_force(room, run, refuse_both):
+    command = "fuse --run a.trec --run b.trec --output fused.trec"
+    run(command)
+    assert "note   fused.trec is up to date" in run(f"{command} --dry-run").stdout
+    refuse_both("--force replaces it", f"{command} --depth 1")
+    assert "note   fused.trec exists, and is replaced" in run(f"{command} --depth 1 --dry-run --force").stdout
+    (room / ".fused.trec.partial").write_text("another's")
+    refuse_both("was not made by moeir", f"{command} --depth 1 --force")
 
 
-def test_a_dry_run_refuses_an_output_that_a_process_is_writing(work_folder, moeir):
+def test_a_dry_run_refuses_an_output_that_a_process_is_writing(room, refuse_both):
     import fcntl
 
-    command = ("fuse", "--run", "a.trec", "--run", "b.trec", "--output", "fused.trec")
-    (work_folder / ".fused.trec.partial").mkdir()
-    with open(work_folder / ".fused.trec.partial/fused.trec.lock", "a") as lock:
+    (room / ".fused.trec.partial").mkdir()
+    with open(room / ".fused.trec.partial/fused.trec.lock", "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        dry, real = moeir(*command, "--dry-run"), moeir(*command)
-    assert (dry.code, dry.messages[-1]) == (real.code, real.messages[-1]) and "another process is writing it" in dry.stderr
+        refuse_both("another process is writing it", "fuse --run a.trec --run b.trec --output fused.trec")
 
 
-def test_a_dry_run_passes_shards_that_are_made_already(work_folder, moeir, toy):
-    rows = (toy / "corpus.jsonl").read_text().splitlines()
-    many = [json.dumps(json.loads(rows[number % len(rows)]) | {"_id": f"d{number}"}) for number in range(300)]
-    (work_folder / "many.jsonl").write_text("\n".join(many) + "\n")
-    command = ("encode", "--model", "came", "--corpus", "many.jsonl", "--output", "shards")
-    assert moeir(*command, "--shard", "0/2").code == 0
-    assert moeir(*command, "--shard", "1/2", "--dry-run").code == 0
-    assert moeir(*command, "--dry-run").messages[-1] == moeir(*command).messages[-1]
+def test_a_dry_run_passes_shards_that_are_made_already(room, run, refuse_both, monkeypatch):
+    monkeypatch.setattr("moeir.stages.encode.CHUNK", 6)
+    command = "encode --model came --corpus toy/corpus.jsonl --output shards"
+    run(f"{command} --shard 0/2")
+    run(f"{command} --shard 1/2 --dry-run")
+    refuse_both("holds shards, such as 0-of-2", command)

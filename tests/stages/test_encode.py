@@ -10,8 +10,9 @@ import torch
 
 from moeir.representations.multivector import MultiVector
 from moeir.representations.sparse import Sparse
-from tests.conftest import run_in_process, run_in_subprocess
+from tests.conftest import run_in_process
 from tests.representations.test_representations import to_lists
+from tests.stages.conftest import measure_memory
 
 
 def encode(checkpoint, corpus, output, *more):
@@ -70,25 +71,6 @@ def test_a_fault_behind_the_first_windows_stops_it_and_what_is_whole_is_kept(cam
     assert not [one for one in threading.enumerate() if one.name.startswith(("batches", "writing"))]
 
 
-def test_what_is_written_is_not_brought_to_disk_window_by_window(came_checkpoint, toy, tmp_path, monkeypatch):
-    monkeypatch.setattr("moeir.stages.encode.CHUNK", 2)
-    monkeypatch.setattr("moeir.artifacts.journals.JsonlJournal.write", None)  # within the first seconds nothing is
-    assert encode(came_checkpoint, toy / "corpus.jsonl", tmp_path / "enc").code == 0
-
-
-MEMORY_PROGRAM = """
-import sys
-from moeir import cli
-import moeir.stages.encode as encode
-encode.CHUNK = 32
-model, *corpora = sys.argv[1:]
-for corpus in corpora:
-    assert cli._exit_code(["encode", "--model", model, "--corpus", corpus, "--dtype", "float32", "--output", corpus + ".enc"]) == 0
-    with open("/proc/self/status") as status:  # ru_maxrss would start at the memory of the parent process
-        sys.stdout.write(next(line.split()[1] for line in status if line.startswith("VmHWM")) + "\\n")
-"""
-
-
 def test_a_longer_corpus_needs_no_more_memory(tiny_model_with_head, toy, tmp_path):
     arch = "came:shared_layers=2,local_dim=1024"
     start = ("init", "--model", tiny_model_with_head, "--arch", arch, "--document-length", 32)
@@ -97,9 +79,8 @@ def test_a_longer_corpus_needs_no_more_memory(tiny_model_with_head, toy, tmp_pat
     for name, count in (("short", 256), ("long", 2048)):
         lines = (json.dumps({"_id": f"d{row}", "text": " ".join(words[row % 40 : row % 40 + 40])}) for row in range(count))
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
-    result = run_in_subprocess(tmp_path / "came", tmp_path / "short.jsonl", tmp_path / "long.jsonl", program=MEMORY_PROGRAM)
-    assert result.code == 0, result.stderr
-    short, long = (int(line) * 1024 for line in result.stdout.split())
+    flags = f"encode --model {tmp_path}/came --dtype float32 --corpus {tmp_path}"
+    short, long = measure_memory(*(f"{flags}/{name}.jsonl --output {tmp_path}/{name}.jsonl.enc" for name in ("short", "long")))
     sizes = [(tmp_path / f"{name}.jsonl.enc/local/vectors.npy").stat().st_size for name in ("short", "long")]
     assert sizes[1] - sizes[0] > 100 * 2**20
     assert long - short < 48 * 2**20, (short, long, sizes)

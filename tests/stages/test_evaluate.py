@@ -79,20 +79,6 @@ def test_the_best_means_of_several_runs_are_bold_in_latex_and_markdown_ties_too(
     assert r"set=v & 1 & deep & \textbf{1.0000}" in grouped
 
 
-def test_a_report_has_the_p_values_of_evaluate(place, moeir):
-    flags = RUNS[1:]
-    assert moeir("report", *flags, "--output", "page.html").code == 0
-    content = (place / "page.html").read_text()
-    judged = json.loads(content.split('id="data">')[1].split("</script>")[0])["judged"]
-    assert judged["p_header"] == "p (Holm)" and "data.judged.p_header" in content
-    for number, measure in enumerate(("RR", "nDCG@3")):
-        for base, first in enumerate(("one", "two", "three")):
-            others = [run for name in ("one", "two", "three") if name != first for run in ("--run", f"{name}.trec")]
-            report = json.loads(moeir("evaluate", "--run", f"{first}.trec", *others, *flags[6:], "--form", "json").stdout)["runs"]
-            expected = [report[name]["all"][measure].get("p") for name in ("one", "two", "three")]
-            assert judged["p"][number][base] == expected
-
-
 RANKS = {  # of the relevant document, by query: `best` is better than both others on each, `odd` is now better and now worse than `base`
     "base": [4, 5, 6, 4, 5, 6, 4, 5, 6, 4],
     "odd": [5, 4, 6, 4, 4, 7, 4, 5, 5, 4],
@@ -182,9 +168,7 @@ def test_marks_by_another_test_and_for_groups(ten_queries, place, moeir):
 
 
 BAD = [
-    (("--compat", "ranx"), "--compat ranx: expected trec_eval or beir"),
     (("--form", "latex", "--per-query"), "--per-query: latex has no room for queries"),
-    (("--form", "html"), "--form html: expected auto, table, markdown"),
     (("--against", "four"), "--against four: expected a run of this call: one, two, three"),
     (("--against", "one", "--test", "none"), "--against one: needs a test; expected --test t or randomisation"),
 ]

@@ -1,7 +1,6 @@
 """Every architecture, and every combination, through every stage on the toy texts."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -65,7 +64,7 @@ def test_it_trains_saves_reopens_encodes_is_indexed_searched_fused_and_evaluated
     assert "nDCG@10" in table and "best" in table
 
 
-def _check_runs(checkpoint: Path, toy: Path, run_folder: Path) -> None:
+def _check_runs(checkpoint, toy, run_folder):
     """The runs have the checkpoint's scores of all pairs; where a sum is trained, the fused run is the sum."""
     model = open_checkpoint(checkpoint)
     documents, queries = (list(texts.read_texts(toy / name)) for name in ("corpus.jsonl", "test-queries.tsv"))

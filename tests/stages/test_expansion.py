@@ -63,12 +63,3 @@ def test_an_expansion_that_cannot_be_is_one_line(room, moeir, encodings):
         result = moeir("index", *flags, "--output", "idx")
         assert (result.code, result.stderr.count("error: ")) == (code, 1) and words in result.stderr.splitlines()[-1]
         assert not list(room.glob("idx*"))
-
-
-def test_what_a_t5_wrote_expands_an_index(room, moeir, t5_model):
-    flags = ("--max-output", 6, "--dtype", "float32", "--output", "written.jsonl")
-    assert moeir("generate-queries", "--model", t5_model, "--corpus", "corpus.jsonl", *flags).code == 0
-    written = {record["_id"]: record["queries"] for record in map(json.loads, (room / "written.jsonl").read_text().splitlines())}
-    (room / "queries.tsv").write_text("".join(f"{document}\t{' '.join(queries)}\n" for document, queries in written.items()))
-    assert index(moeir, "--expansion", "written.jsonl").code == 0
-    assert {(document, document) for document in written} <= set(search_hits(moeir, "idx"))

@@ -1,10 +1,6 @@
 """Exports of the toy encodings hold what the encodings hold, in bounded memory."""
 
 import json
-import subprocess
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,16 +10,16 @@ from moeir.artifacts import manifests
 from moeir.representations.dense import Dense
 from moeir.representations.multivector import MultiVector
 from moeir.representations.sparse import Sparse
-from tests.conftest import CommandResult, run_in_process, run_in_subprocess
+from tests.conftest import run_in_process
 from tests.split_encodings import split_encodings, write_encodings
+from tests.stages.conftest import measure_memory
 
-Moeir = Callable[..., CommandResult]
 SERVERS = {name: name for name in ("qdrant", "milvus")}
 SERVERS |= {"vespa": "examples.untried.vespa:Vespa", "opensearch": "examples.untried.opensearch:Opensearch"}
 
 
 @pytest.fixture(scope="module")
-def exports(tmp_path_factory: pytest.TempPathFactory, encodings: Path, toy: Path) -> dict[str, Path]:
+def exports(tmp_path_factory, encodings, toy):
     folder = tmp_path_factory.mktemp("exports")
     for server, spec in SERVERS.items():
         corpus = ("--corpus", toy / "corpus.jsonl")
@@ -32,11 +28,11 @@ def exports(tmp_path_factory: pytest.TempPathFactory, encodings: Path, toy: Path
     return {server: folder / server for server in SERVERS}
 
 
-def read_documents(export: Path) -> list[Any]:
+def read_documents(export):
     return [json.loads(line) for file in sorted(export.rglob("documents-*.jsonl")) for line in file.read_text().splitlines()]
 
 
-def test_points_hold_what_the_encodings_hold(exports: dict[str, Path], encodings: Path, came_checkpoint: Path) -> None:
+def test_points_hold_what_the_encodings_hold(exports, encodings, came_checkpoint):
     points, ids = read_documents(exports["qdrant"]), manifests.read_lines(encodings / "ids.txt")
     assert [point["payload"]["id"] for point in points] == ids and [point["id"] for point in points] == list(range(len(ids)))
     dense, local, sparse = (kind.open(encodings / name) for kind, name in ((Dense, "global"), (MultiVector, "local"), (Sparse, "lexical")))
@@ -55,7 +51,7 @@ def test_points_hold_what_the_encodings_hold(exports: dict[str, Path], encodings
 
 
 @pytest.mark.parametrize("server", ["qdrant", "vespa"])
-def test_parts_are_exported_as_the_whole_is(server: str, exports: dict[str, Path], encodings: Path, toy: Path, tmp_path: Path) -> None:
+def test_parts_are_exported_as_the_whole_is(server, exports, encodings, toy, tmp_path):
     ids = manifests.read_lines(encodings / "ids.txt")
     cuts = {"first": range(7), "second": range(7, 12)}
     halves = [write_encodings(encodings, tmp_path / name, rows, [ids[row] for row in rows]) for name, rows in cuts.items()]
@@ -69,21 +65,12 @@ def test_parts_are_exported_as_the_whole_is(server: str, exports: dict[str, Path
     assert twice.code == 4 and "as those before it have; name each once" in twice.stderr and not (tmp_path / "twice").exists()
 
 
-def test_scripts_are_shell_and_python(exports: dict[str, Path]) -> None:
-    for server in ("vespa", "opensearch"):
-        assert subprocess.run(["sh", "-n", exports[server] / "load.sh"], check=False).returncode == 0
-        assert (exports[server] / "load.sh").stat().st_mode & 0o100
-    for server in ("qdrant", "milvus"):
-        for name in ("load.py", "documents.py"):
-            compile((exports[server] / name).read_text(), name, "exec")
-
-
-def test_texts_are_not_needed(encodings: Path, tmp_path: Path, moeir: Moeir) -> None:
+def test_texts_are_not_needed(encodings, tmp_path, moeir):
     result = moeir("export", "--to", "qdrant", "--encodings", encodings, "--output", tmp_path / "out")
     assert result.code == 0 and read_documents(tmp_path / "out")[0]["payload"] == {"id": "owl"}
 
 
-def test_a_representation_that_no_server_has_is_refused(encodings: Path, tmp_path: Path, moeir: Moeir) -> None:
+def test_a_representation_that_no_server_has_is_refused(encodings, tmp_path, moeir):
     part = split_encodings(encodings, tmp_path / "cut", 2)[0]
     manifest = json.loads((part / "manifest.json").read_text())
     manifest["counts"]["experts"]["lexical"] = "exact-match"
@@ -92,24 +79,13 @@ def test_a_representation_that_no_server_has_is_refused(encodings: Path, tmp_pat
     assert result.code == 2 and "lexical is exact-match, which no engine but moeir's serves" in result.stderr
 
 
-MEMORY_PROGRAM = """
-import sys
-from moeir import cli
-for encodings, output in zip(sys.argv[1::2], sys.argv[2::2]):
-    assert cli._exit_code(["export", "--to", "milvus", "--encodings", encodings, "--output", output]) == 0
-    print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
-"""
-
-
-def test_memory_does_not_grow_with_the_collection(encodings: Path, tmp_path: Path) -> None:
-    ids, folders = manifests.read_lines(encodings / "ids.txt"), []
+def test_memory_does_not_grow_with_the_collection(encodings, tmp_path):
+    ids = manifests.read_lines(encodings / "ids.txt")
     for times in (1, 400):
         rows = list(range(len(ids))) * times
-        names = [f"{ids[row]}-{number}" for number, row in enumerate(rows)]
-        folders += [write_encodings(encodings, tmp_path / f"times{times}", rows, names), tmp_path / f"out{times}"]
-    result = run_in_subprocess(*folders, program=MEMORY_PROGRAM)
-    assert result.code == 0, result.stderr
-    small, large = (int(line) * 1024 for line in result.stdout.split())
+        write_encodings(encodings, tmp_path / f"times{times}", rows, [f"{ids[row]}-{number}" for number, row in enumerate(rows)])
+    commands = (f"export --to milvus --encodings {tmp_path}/times{times} --output {tmp_path}/out{times}" for times in (1, 400))
+    small, large = measure_memory(*commands)
     size = sum(file.stat().st_size for file in (tmp_path / "out400").rglob("*.jsonl"))
     assert size > 10 * 2**20
     assert large - small < size / 2, (small, large, size)

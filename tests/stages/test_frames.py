@@ -1,15 +1,12 @@
 """How many of our functions stand between the command line and the first matrix product of a model: what a reader steps through."""
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import moeir as package
-from tests.conftest import CommandResult
 
 PACKAGE = str(Path(package.__file__).parent)
 
@@ -19,11 +16,11 @@ class FirstProduct(TorchDispatchMode):
 
     functions: tuple[str, ...] = ()
 
-    def __torch_dispatch__(self, operator: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+    def __torch_dispatch__(self, operator, types, arguments=(), options=None):
         name = str(operator)
         if not self.functions and ("linear" in name or "mm" in name):
             frame, functions = sys._getframe(), list[str]()
-            while frame := frame.f_back:  # type: ignore[assignment]
+            while frame := frame.f_back:
                 if frame.f_code.co_filename.startswith(PACKAGE):
                     functions.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_code.co_name}")
             if "encoder.py:run_layers" in functions:  # not of a check before
@@ -31,9 +28,7 @@ class FirstProduct(TorchDispatchMode):
         return operator(*arguments, **(options or {}))
 
 
-def test_few_functions_stand_between_a_command_and_its_product(
-    index: Path, tiny_model_with_head: Path, toy: Path, tmp_path: Path, moeir: Callable[..., CommandResult]
-) -> None:
+def test_few_functions_stand_between_a_command_and_its_product(index, tiny_model_with_head, toy, tmp_path, moeir):
     (tmp_path / "train.jsonl").write_text('{"query_id": "t1", "positive_ids": ["owl"], "negative_ids": ["bat", "ant"]}\n')
     texts = ("--corpus", toy / "corpus.jsonl", "--queries", toy / "train-queries.jsonl", "--train", tmp_path / "train.jsonl")
     arch = ("--arch", "came:shared_layers=2", "--steps", 1, "--batch-size", 1, "--negatives", 1)

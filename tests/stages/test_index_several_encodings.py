@@ -1,23 +1,18 @@
 """An index of several encodings, with documents left out or replaced: the bytes of an index of what remains."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 import moeir as package
 from moeir.artifacts import manifests
 from moeir.errors import DataError, UsageError
-from moeir.records import texts
-from tests.conftest import CommandResult, run_moeir
+from tests.conftest import run_moeir
 from tests.split_encodings import read_files, write_encodings
-
-Moeir = Callable[..., CommandResult]
 
 
 @pytest.fixture(scope="module")
-def parts(tmp_path_factory: pytest.TempPathFactory, encodings: Path) -> Path:
+def parts(tmp_path_factory, encodings):
     """The toy encodings in two parts, encodings of a document of each under the ids of others, and a file of ids."""
     folder = tmp_path_factory.mktemp("update")
     ids = manifests.read_lines(encodings / "ids.txt")
@@ -28,17 +23,17 @@ def parts(tmp_path_factory: pytest.TempPathFactory, encodings: Path) -> Path:
     return folder
 
 
-def index_files(output: Path, encodings: list[Path], *more: object) -> dict[str, bytes]:
+def index_files(output, encodings, *more):
     run_moeir("index", *(word for one in encodings for word in ("--encodings", one)), *more, "--output", output)
     return read_files(output)
 
 
-def test_two_encodings_have_the_index_of_all_documents(parts: Path, index: Path, tmp_path: Path) -> None:
+def test_two_encodings_have_the_index_of_all_documents(parts, index, tmp_path):
     assert index_files(tmp_path / "both", [parts / "old", parts / "new"]) == read_files(index)
     assert len(manifests.read_manifest(tmp_path / "both")["sources"]["encodings"]) == 2
 
 
-def test_documents_are_left_out_of_all_encodings_but_the_last_of_several(parts: Path, encodings: Path, tmp_path: Path) -> None:
+def test_documents_are_left_out_of_all_encodings_but_the_last_of_several(parts, encodings, tmp_path):
     delete = ("--delete", parts / "ids.txt")
     remaining = {"one": [*range(1), *range(2, 5), 6, 7], "whole": [0, *range(2, 5), *range(6, 12)]}
     ids = manifests.read_lines(encodings / "ids.txt")
@@ -50,7 +45,7 @@ def test_documents_are_left_out_of_all_encodings_but_the_last_of_several(parts: 
     assert index_files(tmp_path / "whole", [parts / "old", parts / "new"], *delete) == expected["whole"]
 
 
-def test_a_document_in_both_is_refused_or_replaced(parts: Path, encodings: Path, tmp_path: Path, moeir: Moeir) -> None:
+def test_a_document_in_both_is_refused_or_replaced(parts, encodings, tmp_path, moeir):
     ids = manifests.read_lines(parts / "old/ids.txt")
     common = ("index", "--encodings", parts / "old", "--encodings", parts / "again", "--output", tmp_path / "updated")
     refused = moeir(*common)
@@ -62,19 +57,7 @@ def test_a_document_in_both_is_refused_or_replaced(parts: Path, encodings: Path,
     assert read_files(tmp_path / "updated") == index_files(tmp_path / "index", [rebuilt])
 
 
-def test_shards_are_added_as_whole_encodings_are(parts: Path, came_checkpoint: Path, toy: Path, tmp_path: Path) -> None:
-    texts_of_toy = list(texts.read_texts(toy / "corpus.jsonl"))
-    copies = (texts.Text(f"{text.id}-{number}", text.text) for number in range(30) for text in texts_of_toy)
-    texts.write_texts(copies, tmp_path / "corpus.jsonl")
-    encode = ("encode", "--model", came_checkpoint, "--corpus", tmp_path / "corpus.jsonl", "--dtype", "float32", "--output")
-    run_moeir(*encode, tmp_path / "whole")
-    for shard in ("0/2", "1/2"):
-        run_moeir(*encode, tmp_path / "shards", "--shard", shard)
-    indexes = [index_files(tmp_path / f"{name}-index", [parts / "old", tmp_path / name]) for name in ("whole", "shards")]
-    assert indexes[0] == indexes[1]
-
-
-def test_python_updates_and_filters(parts: Path, index: Path, tmp_path: Path) -> None:
+def test_python_updates_and_filters(parts, index, tmp_path):
     ids = manifests.read_lines(parts / "ids.txt")
     updated = package.index(encodings=[parts / "old", parts / "new"], delete=ids, output=tmp_path / "updated")
     assert len(updated.ids) == 10 and not {*ids}.intersection(updated.ids)
@@ -99,9 +82,7 @@ def test_python_updates_and_filters(parts: Path, index: Path, tmp_path: Path) ->
         ({"dtype": "torch.bfloat16"}, "were encoded in torch.bfloat16 and torch.float32; encode with --dtype to have one"),
     ],
 )
-def test_documents_encoded_otherwise_are_refused_or_warned_of(
-    parts: Path, encodings: Path, tmp_path: Path, moeir: Moeir, change: dict[str, object], words: str
-) -> None:
+def test_documents_encoded_otherwise_are_refused_or_warned_of(parts, encodings, tmp_path, moeir, change, words):
     added = write_encodings(encodings, tmp_path / "added", [8], ["new"])
     manifest = json.loads((added / "manifest.json").read_text())
     (added / "manifest.json").write_text(manifests.serialize_manifest(manifest | {"counts": manifest["counts"] | change}))
@@ -111,12 +92,10 @@ def test_documents_encoded_otherwise_are_refused_or_warned_of(
         assert json.loads((tmp_path / "updated/manifest.json").read_text())["counts"]["dtype"] == "torch.bfloat16, torch.float32"
 
 
-def test_a_filter_is_the_head_of_the_ranking_of_its_documents(
-    parts: Path, index: Path, bm25_index: Path, toy: Path, tmp_path: Path
-) -> None:
+def test_a_filter_is_the_head_of_the_ranking_of_its_documents(parts, index, bm25_index, toy, tmp_path):
     ids = set(manifests.read_lines(parts / "ids.txt"))
 
-    def search(searched: Path, output: Path, *more: object) -> dict[str, str]:
+    def search(searched, output, *more):
         run_moeir("search", "--dtype", "float32", "--index", searched, "--queries", toy / "test-queries.tsv", "--output", output, *more)
         return {path.name: path.read_text() for path in output.glob("*.trec")}
 

@@ -1,14 +1,10 @@
 """`mine-negatives` through the command line: which candidates are no negatives, and what the log says of them."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import CommandResult
-
-Moeir = Callable[..., CommandResult]
 CORPUS = {
     "owl": "An owl hunts mice.",
     "twin": "An  OWL hunts mice.",
@@ -20,7 +16,7 @@ CORPUS = {
 
 
 @pytest.fixture
-def mine(tmp_path: Path, moeir: Moeir, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[list[str], str]]:
+def mine(tmp_path, moeir, monkeypatch):
     """`mine(*flags)`: the negatives of the only query, and the messages."""
     monkeypatch.chdir(tmp_path)
     Path("corpus.jsonl").write_text("".join(json.dumps({"_id": name, "text": text}) + "\n" for name, text in CORPUS.items()))
@@ -28,7 +24,7 @@ def mine(tmp_path: Path, moeir: Moeir, monkeypatch: pytest.MonkeyPatch) -> Calla
     Path("qrels").write_text("q1 0 owl 2\nq1 0 hen 1\nq1 0 cat 0\n")
     Path("run.trec").write_text("".join(f"q1 Q0 {name} {rank} {9 - rank} bm25\n" for rank, name in enumerate(CORPUS, 1)))
 
-    def mined(*flags: object) -> tuple[list[str], str]:
+    def mined(*flags):
         result = moeir("mine-negatives", "--run", "run.trec", "--qrels", "qrels", *flags, "--output", "-")
         assert result.code == 0, result.stderr
         return json.loads(result.stdout)["negative_ids"], result.stderr
@@ -36,7 +32,7 @@ def mine(tmp_path: Path, moeir: Moeir, monkeypatch: pytest.MonkeyPatch) -> Calla
     return mined
 
 
-def test_which_documents_are_no_negatives_and_the_log_says_why(mine: Callable[..., tuple[list[str], str]]) -> None:
+def test_which_documents_are_no_negatives_and_the_log_says_why(mine):
     negatives, log = mine()
     assert negatives == ["twin", "asked", "cat"]
     assert "documents that are no negatives: 1 are their query (--keep-own-document keeps them)" in log
@@ -52,9 +48,7 @@ def test_which_documents_are_no_negatives_and_the_log_says_why(mine: Callable[..
     assert "hen" in negatives and "--negative-grade" not in log
 
 
-def test_candidates_too_near_to_a_positive_are_dropped_by_the_run_or_a_teacher(
-    mine: Callable[..., tuple[list[str], str]], moeir: Moeir
-) -> None:
+def test_candidates_too_near_to_a_positive_are_dropped_by_the_run_or_a_teacher(mine, moeir):
     """The run scores owl (the positive), twin, q1, asked, cat and hen 8 to 3."""
     Path("teacher.trec").write_text(
         "".join(f"q1 Q0 {name} 1 {score} ce\n" for name, score in (("owl", -1), ("hen", 9), ("twin", -1.01), ("cat", -3)))
@@ -95,8 +89,6 @@ def test_candidates_too_near_to_a_positive_are_dropped_by_the_run_or_a_teacher(
         (("--corpus", "-"), "--corpus -: is read more than once, and a pipe can be read once; name a file"),
     ],
 )
-def test_settings_that_contradict_are_refused(
-    flags: tuple[object, ...], words: str, mine: Callable[..., tuple[list[str], str]], moeir: Moeir
-) -> None:
+def test_settings_that_contradict_are_refused(flags, words, mine, moeir):
     result = moeir("mine-negatives", "--run", "run.trec", "--qrels", "qrels", *flags, "--output", "-")
     assert result.code == 2 and words in result.stderr

@@ -57,7 +57,7 @@ FOLLOWED = [  # a stage, every one that makes something; what begins the next co
 ]
 
 
-def parse(command: str) -> base.Stage:
+def parse(command):
     """The stage of a command line, as the program builds it."""
     name, *words = shlex.split(command)
     group = cli.typer.main.get_command(cli.build_app([name]))
@@ -67,15 +67,13 @@ def parse(command: str) -> base.Stage:
     return stage
 
 
-def test_every_stage_with_a_product_is_here() -> None:
+def test_every_stage_with_a_product_is_here():
     roles = {name: [setting.role for setting in settings.list_settings(cli.stage_class(name))] for name in cli.STAGES}
     assert {name for name in cli.STAGES if "product" in roles[name]} == {command.split()[0] for command, _ in FOLLOWED}
 
 
 @pytest.mark.parametrize(("command", "expected"), FOLLOWED)
-def test_the_next_command_has_the_paths_of_the_stage_and_is_valid(
-    command: str, expected: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_next_command_has_the_paths_of_the_stage_and_is_valid(command, expected, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     Path("D/qrels").mkdir(parents=True)
     for file in ("corpus.jsonl", "queries.jsonl", "qrels/train.tsv", "qrels/dev.tsv", "qrels/test.tsv"):
@@ -106,9 +104,7 @@ FILES = {  # what stands in capitals in a next command
 }  # fmt: skip
 
 
-def test_every_next_command_runs_as_it_is_typed(
-    tiny_model_with_head: Path, t5_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_next_command_runs_as_it_is_typed(tiny_model_with_head, t5_model, tmp_path, monkeypatch):
     """Two commands follow one another here if, and only if, they do so in the table above."""
     monkeypatch.chdir(tmp_path)
     write_beir_folder(Path("D"))
@@ -130,9 +126,7 @@ def test_every_next_command_runs_as_it_is_typed(
     assert typed == {(command.split()[0], expected.split()[0]) for command, expected in FOLLOWED if expected}
 
 
-def test_the_next_command_reads_the_texts_as_the_stage_did_and_writes_to_a_free_name(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_next_command_reads_the_texts_as_the_stage_did_and_writes_to_a_free_name(monkeypatch, tmp_path, caplog):
     monkeypatch.chdir(tmp_path)
     Path("enc").mkdir()
     stage = parse("finetune --model tiny --arch dense --train t.jsonl --corpus c.jsonl --keep-empty --output m")
@@ -143,7 +137,7 @@ def test_the_next_command_reads_the_texts_as_the_stage_did_and_writes_to_a_free_
     assert Path("report-2.html") in map(Path, base.suggest_next(parse("evaluate --run a.trec --qrels q --output t.txt")))
 
 
-def test_a_stage_ends_with_what_it_made_and_the_next_command_once(bm25_index: Path, toy: Path, tmp_path: Path, moeir) -> None:
+def test_a_stage_ends_with_what_it_made_and_the_next_command_once(bm25_index, toy, tmp_path, moeir):
     command = ("search", "--index", bm25_index, "--queries", toy / "test-queries.tsv", "--output", tmp_path / "runs")
     lines = moeir(*command).stderr.splitlines()
     assert lines[-2].startswith(f"made {tmp_path}/runs: 6 queries, ") and "one batch in " in lines[-2]
@@ -153,7 +147,7 @@ def test_a_stage_ends_with_what_it_made_and_the_next_command_once(bm25_index: Pa
     assert streamed.code == 0 and "made " not in streamed.stderr and "next: " not in streamed.stderr and "one batch in " in streamed.stderr
 
 
-def test_the_figures_of_products(came_checkpoint: Path, toy: Path, tmp_path: Path, moeir) -> None:
+def test_the_figures_of_products(came_checkpoint, toy, tmp_path, moeir):
     stage = parse("finetune --model tiny --arch dense --train t.jsonl --output ckpt")
     counts = {"steps": 1400, "last": {"loss": 0.61049}, "development": {"measure": "nDCG@10", "value": 0.7421, "step": 1300}}
     assert stage.summary(counts) == "1,400 steps, loss 0.610, development nDCG@10 0.7421 after step 1300"

@@ -1,7 +1,6 @@
 """Long documents: cut by `convert --passages`, searched, fused, reranked and evaluated as documents by `--collapse max`."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,16 +11,15 @@ from moeir.records.runs import Run, format_lists, read_run, write_run
 from moeir.records.texts import read_texts
 from tests.backbones.tiny_models import make_model
 from tests.backbones.tiny_tokenizers import write_modernbert, write_xlm_roberta
-from tests.conftest import TOY, CommandResult, run_moeir
+from tests.conftest import TOY, run_moeir
 from tests.oracles.passages import collapse_by_dictionary
 
-Moeir = Callable[..., CommandResult]
 DOCUMENTS = {"a": (0, 4, 8), "a!": (1, 5, 9, 0), "b": (2, 6, 10), "c": (3, 7, 11, 2, 6), "d": (4, 8)}  # rows of the toy corpus
 FLOAT32 = ("--dtype", "float32")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, came_checkpoint: Path) -> Path:
+def folder(tmp_path_factory, came_checkpoint):
     """Documents of several toy texts, some of which stand in two; their passages, encoded and indexed; and runs of all passages."""
     folder = tmp_path_factory.mktemp("long")
     texts = [text.text for text in read_texts(TOY / "corpus.jsonl")]
@@ -39,24 +37,24 @@ def folder(tmp_path_factory: pytest.TempPathFactory, came_checkpoint: Path) -> P
     return folder
 
 
-def search(folder: Path, output: Path, *flags: object, index: str = "idx") -> Path:
+def search(folder, output, *flags, index="idx"):
     queries = ("--queries", TOY / "test-queries.tsv")
     run_moeir("search", "--index", folder / index, *queries, *FLOAT32, "--collapse", "max", *flags, "--output", output)
     return output
 
 
-def collapse(path: Path, depth: int | None = None) -> dict[str, list[tuple[str, float]]]:
+def collapse(path, depth=None):
     """The oracle: each query's documents in a run of all passages."""
     run = read_run(path)
     return {query: collapse_by_dictionary(run.hits(query), depth) for query in run.queries}
 
 
-def read_hits(path: Path) -> dict[str, list[tuple[str, float]]]:
+def read_hits(path):
     run = read_run(path)
     return {query: run.hits(query) for query in run.queries}
 
 
-def test_passages_have_the_title_and_no_checkpoint_cuts_them(folder: Path, came_checkpoint: Path) -> None:
+def test_passages_have_the_title_and_no_checkpoint_cuts_them(folder, came_checkpoint):
     documents, passages = (list(read_texts(folder / name)) for name in ("corpus.jsonl", "passages.jsonl"))
     assert {one.title for one in passages} == {"Animals"} and len(passages) > 2 * len(documents)
     for document in documents:
@@ -68,7 +66,7 @@ def test_passages_have_the_title_and_no_checkpoint_cuts_them(folder: Path, came_
 
 
 @pytest.mark.parametrize("depth", [1, 3, 1000])
-def test_search_finds_the_first_documents_of_the_whole_list_of_passages_and_fuses_them(folder: Path, depth: int, tmp_path: Path) -> None:
+def test_search_finds_the_first_documents_of_the_whole_list_of_passages_and_fuses_them(folder, depth, tmp_path):
     runs = search(folder, tmp_path / "runs", "--depth", depth)
     experts = [word for name in ("lexical", "local", "global") for word in ("--run", runs / f"{name}.trec")]
     fused = run_moeir("fuse", *experts, "--method", "came-sum", "--depth", depth, "--output", "-")
@@ -79,7 +77,7 @@ def test_search_finds_the_first_documents_of_the_whole_list_of_passages_and_fuse
     assert read_hits(tmp_path / "bm25.trec") == collapse(folder / "whole-bm25" / "bm25.trec", depth)
 
 
-def test_a_filter_is_of_documents(folder: Path, tmp_path: Path) -> None:
+def test_a_filter_is_of_documents(folder, tmp_path):
     (tmp_path / "ids").write_text("b\na!\n")
     runs = search(folder, tmp_path / "runs", "--filter-ids", tmp_path / "ids", "--depth", 1)
     for expert in ("lexical", "local", "global"):
@@ -88,7 +86,7 @@ def test_a_filter_is_of_documents(folder: Path, tmp_path: Path) -> None:
         assert read_hits(runs / f"{expert}.trec") == {query: hits for query, hits in expected.items() if hits}, expert
 
 
-def test_passages_of_a_document_may_be_in_several_indexes(folder: Path, came_checkpoint: Path, tmp_path: Path) -> None:
+def test_passages_of_a_document_may_be_in_several_indexes(folder, came_checkpoint, tmp_path):
     lines = (folder / "passages.jsonl").read_text().splitlines(keepends=True)
     one, parts = search(folder, tmp_path / "one", "--depth", 3), tmp_path / "parts"
     indexes: list[object] = []
@@ -105,7 +103,7 @@ def test_passages_of_a_document_may_be_in_several_indexes(folder: Path, came_che
             assert dict(read_hits(parts / f"{name}.trec")[query]) == pytest.approx(dict(hits), rel=1e-5), (name, query)
 
 
-def test_passages_are_not_taken_for_documents(folder: Path, tmp_path: Path, moeir: Moeir) -> None:
+def test_passages_are_not_taken_for_documents(folder, tmp_path, moeir):
     """Judgements and other runs are of documents: each command says so, and `--collapse max` lets them be compared."""
     passages, documents, qrels = folder / "whole" / "fused.trec", tmp_path / "documents.trec", tmp_path / "qrels"
     write_run(Run.from_hits(collapse(passages), "moeir.fused"), documents)
@@ -127,7 +125,7 @@ def test_passages_are_not_taken_for_documents(folder: Path, tmp_path: Path, moei
     assert refused.code == 3 and "other.trec: has no query of" in refused.stderr
 
 
-def test_commands_on_passages_name_the_one_that_gives_documents_back(folder: Path, tmp_path: Path, moeir: Moeir) -> None:
+def test_commands_on_passages_name_the_one_that_gives_documents_back(folder, tmp_path, moeir):
     result = moeir("index", "--corpus", folder / "passages.jsonl", "--engine", "bm25", "--output", tmp_path / "idx")
     assert "--collapse max" in result.stderr.partition("next: ")[2]
     (tmp_path / "numbers.jsonl").write_text('{"_id": "12", "text": "owls hunt"}\n')
@@ -138,7 +136,7 @@ def test_commands_on_passages_name_the_one_that_gives_documents_back(folder: Pat
     assert "search --collapse max" in result.stderr
 
 
-def test_a_run_of_passages_is_reranked_as_passages_and_collapsed(folder: Path, tiny_model: Path, tmp_path: Path) -> None:
+def test_a_run_of_passages_is_reranked_as_passages_and_collapsed(folder, tiny_model, tmp_path):
     rules = ("--query-length", 20, "--document-length", 60)
     run_moeir("init", "--model", tiny_model, "--arch", "cross-encoder", *rules, "--output", tmp_path / "ce")
     common = ("rerank", "--model", tmp_path / "ce", "--run", folder / "whole" / "fused.trec", "--queries", TOY / "test-queries.tsv")
@@ -147,7 +145,7 @@ def test_a_run_of_passages_is_reranked_as_passages_and_collapsed(folder: Path, t
     assert read_hits(tmp_path / "documents.trec") == collapse(tmp_path / "passages.trec")
 
 
-def test_python_collapses_too(folder: Path, tmp_path: Path) -> None:
+def test_python_collapses_too(folder, tmp_path):
     runs = search(folder, tmp_path / "runs", "--depth", 3)
     found = package.search(index=folder / "idx", queries=TOY / "test-queries.tsv", depth=3, collapse="max", dtype="float32")
     assert "\n".join(format_lists(found, "moeir.fused", "run")) + "\n" == (runs / "fused.trec").read_text()
@@ -161,7 +159,7 @@ def test_python_collapses_too(folder: Path, tmp_path: Path) -> None:
     assert package.fuse(run=[hits, hits], method="combsum", collapse="max").hits("q1") == [("b", 6.0), ("a", 4.0)]
 
 
-def test_a_collection_is_cut_and_keeps_its_judgements_of_documents(tmp_path: Path) -> None:
+def test_a_collection_is_cut_and_keeps_its_judgements_of_documents(tmp_path):
     (tmp_path / "beir" / "qrels").mkdir(parents=True)
     (tmp_path / "beir" / "corpus.jsonl").write_text('{"_id": "a", "text": "An owl hunts. A bat sleeps.", "year": 7}\n')
     (tmp_path / "beir" / "queries.jsonl").write_text('{"_id": "q", "text": "who sleeps"}\n')
@@ -169,18 +167,15 @@ def test_a_collection_is_cut_and_keeps_its_judgements_of_documents(tmp_path: Pat
     run_moeir("convert", "--input", tmp_path / "beir", "--passages", 4, "--output", tmp_path / "cut")
     run_moeir("index", "--dataset", tmp_path / "cut", "--engine", "bm25", "--output", tmp_path / "idx")
     run_moeir("search", "--index", tmp_path / "idx", "--dataset", tmp_path / "cut", "--collapse", "max", "--output", tmp_path / "run.trec")
-    assert (
-        run_moeir("evaluate", "--run", tmp_path / "run.trec", "--dataset", tmp_path / "cut", "-m", "RR@10").stdout.split()[-1] == "1.0000"
-    )
+    table = run_moeir("evaluate", "--run", tmp_path / "run.trec", "--dataset", tmp_path / "cut", "-m", "RR@10").stdout
+    assert table.split()[-1] == "1.0000"
     cut = [json.loads(line) for line in (tmp_path / "cut" / "corpus.jsonl").read_text().splitlines()]
     assert [(one["_id"], one["text"], one["year"]) for one in cut] == [("a#0", "An owl hunts.", 7), ("a#1", "A bat sleeps.", 7)]
 
 
 @pytest.mark.parametrize(("write", "family"), [(write_modernbert, "modernbert"), (write_xlm_roberta, "xlm-roberta")])
 @pytest.mark.parametrize("flags", [("--document-prefix", "the owls: "), ("--stride", "3")])
-def test_no_tokenizer_reads_more_than_the_passages_have_room_for(
-    write: Callable[[Path], int], family: str, flags: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_no_tokenizer_reads_more_than_the_passages_have_room_for(write, family, flags, tmp_path):
     """Byte pairs read the first word of a text otherwise than within it, and pieces of a unigram model the rest of a word."""
     make_model(family, vocab_size=write(tmp_path / "tiny")).save_pretrained(tmp_path / "tiny")
     stride, rules = (flags, ()) if "--stride" in flags else ((), flags)
@@ -201,44 +196,28 @@ def test_no_tokenizer_reads_more_than_the_passages_have_room_for(
 REFUSED = [
     ("--passages 0", 2, "--passages 0: expected at least 1"),
     ("--stride 3", 2, "--stride needs --passages"),
-    ("--model CAME --to tsv", 2, "--model needs --passages"),
+    ("--model came --to tsv", 2, "--model needs --passages"),
     ("--passages 8 --stride 9", 2, "--stride 9: text between passages of 8 would be lost; expected at most --passages"),
-    ("--passages 33 --model CAME", 2, "--passages 33: expected at most 32, which is what"),
-    ("--passages 3 --model CAME", 3, "its title leaves no room for text; raise --passages, or shorten the title"),
-    (
-        "--passages 8 --input PASSAGES",
-        3,
-        "text 'a#0': the id has a '#', as those of passages; cut documents, whose ids have none",
-    ),
-    ("--passages 8 --input RUN", 2, "--passages: expected documents or a collection, found run"),
+    ("--passages 33 --model came", 2, "--passages 33: expected at most 32, which is what"),
+    ("--passages 3 --model came", 3, "its title leaves no room for text; raise --passages, or shorten the title"),
+    ("--passages 8 --input long/passages.jsonl", 3, "'a#0': the id has a '#', as those of passages; cut documents, whose ids have none"),
+    ("--passages 8 --input long/whole/fused.trec", 2, "--passages: expected documents or a collection, found run"),
 ]
 
 
 @pytest.mark.parametrize(("flags", "code", "message"), REFUSED)
-def test_what_cannot_be_cut_is_refused_in_one_line(
-    flags: str, code: int, message: str, folder: Path, came_checkpoint: Path, tmp_path: Path, moeir: Moeir
-) -> None:
-    places = {"CAME": came_checkpoint, "PASSAGES": folder / "passages.jsonl", "RUN": folder / "whole" / "fused.trec"}
-    words = [str(places.get(word, word)) for word in flags.split()]
-    source = () if "--input" in words else ("--input", folder / "corpus.jsonl")
-    result = moeir("convert", *source, *words, "--output", tmp_path / "out.jsonl")
-    assert result.code == code and message in result.stderr and len(result.stderr.splitlines()) == 1, result.stderr
-    assert not (tmp_path / "out.jsonl").exists()
+def test_what_cannot_be_cut_is_refused_in_one_line(flags, code, message, work_folder, folder, refuse):
+    (work_folder / "long").symlink_to(folder)
+    source = "" if "--input" in flags else "--input long/corpus.jsonl"
+    refused = refuse(code, message, f"convert {source} {flags} --output out.jsonl")
+    assert len(refused.stderr.splitlines()) == 1 and not Path("out.jsonl").exists()
 
 
-def test_documents_are_no_passages(bm25_index: Path, index: Path, folder: Path, tmp_path: Path, moeir: Moeir) -> None:
-    for one in (bm25_index, index):
-        result = moeir("search", "--index", one, "--query", "owl", "--collapse", "max")
-        assert (
-            result.code == 3
-            and f"error: {one}: 'owl' is no passage; expected ID#NUMBER, as of convert --passages; leave --collapse out" in result.stderr
-        )
-    (tmp_path / "run.trec").write_text("q1 Q0 owl 1 2.5 x\nq1 Q0 bat#0 2 2.0 x\n")
-    (tmp_path / "qrels").write_text("q1 0 owl 1\n")
-    result = moeir("evaluate", "--run", tmp_path / "run.trec", "--qrels", tmp_path / "qrels", "--collapse", "max")
-    assert result.code == 3 and f"error: {tmp_path / 'run.trec'}: 'owl' is no passage" in result.stderr
-    refused = moeir("search", "--index", folder / "idx", "--query", "owl", "--collapse", "max", "--explain", tmp_path / "why.jsonl")
-    assert refused.code == 2 and "--collapse and --explain exclude one another" in refused.stderr
-    assert (
-        moeir("search", "--index", folder / "idx", "--query", "owl", "--collapse", "sum").stderr == "error: --collapse sum: expected max\n"
-    )
+def test_documents_are_no_passages(work_folder, folder, refuse):
+    for one in ("bm25", "idx"):
+        words = f"error: {one}: 'owl' is no passage; expected ID#NUMBER, as of convert --passages; leave --collapse out"
+        refuse(3, words, f"search --index {one} --query owl --collapse max")
+    Path("run.trec").write_text("q1 Q0 owl 1 2.5 x\nq1 Q0 bat#0 2 2.0 x\n")
+    refuse(3, "error: run.trec: 'owl' is no passage", "evaluate --run run.trec --qrels toy/test-qrels.tsv --collapse max")
+    explain = f"search --index {folder}/idx --query owl --collapse max --explain why.jsonl"
+    refuse(2, "--collapse and --explain exclude one another", explain)

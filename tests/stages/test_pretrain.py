@@ -13,7 +13,7 @@ from moeir.backbones.families import weights_io
 from tests.architectures.folders import change_json
 from tests.conftest import run_in_process, run_moeir
 from tests.kill_points import kill_at
-from tests.processes import assert_same_training, change_trunk_of_process_1, read_metrics, run_captured, run_processes
+from tests.processes import assert_same_training, read_metrics, run_captured, run_processes
 
 SIZES = ("--batch-size", 4, "--steps", 3, "--document-length", 20, "--query-length", 12, "--learning-rate", 1e-3, "--dtype", "float32")
 QUERIES = ("cotmae-qc", "mote")
@@ -58,23 +58,9 @@ def test_every_objective_trains_and_its_product_is_fine_tuned(objective, room, e
         words = weights_io.read_weights(tmp_path / "pre", weights_io.read_config(tmp_path / "pre"))["embeddings.words.weight"]
         assert model.get_input_embeddings().weight.equal(words)
     for arch in ("mote",) if objective == "mote" else ("dense:head=false", "came:shared_layers=2,local_dim=8"):
-        tuned = (
-            "finetune",
-            "--model",
-            tmp_path / "pre",
-            "--arch",
-            arch,
-            "--train",
-            examples,
-            *texts,
-            "--steps",
-            1,
-            "--batch-size",
-            1,
-            "--negatives",
-            1,
-        )
-        run_moeir(*tuned, "--dtype", "float32", "--output", tmp_path / arch.split(":")[0])
+        sizes = ("--steps", 1, "--batch-size", 1, "--negatives", 1, "--dtype", "float32")
+        tuned = ("finetune", "--model", tmp_path / "pre", "--arch", arch, "--train", examples, *texts, *sizes)
+        run_moeir(*tuned, "--output", tmp_path / arch.split(":")[0])
 
 
 @pytest.mark.parametrize(("objective", "arch"), [("cotmae", "dense"), ("mote", "mote")])
@@ -87,11 +73,8 @@ def test_adapters_are_pretrained_on_a_frozen_encoder(objective, arch, room, tmp_
     assert len(frozen) > 60 and all(state[name].equal(plain[name]) for name in frozen)
     assert all(state[name].any() for name in state if name.endswith(".up"))
     towers = make_command(room, tiny_model_with_head, "mlm", tmp_path / "x", "--arch", "came:shared_layers=2,adapters=4")
-    result = run_in_process(*towers)
-    assert (
-        result.code == 2
-        and "came cannot be pre-trained as one encoder: its encoder has 2 of 4 layers, the rest are towers" in result.stderr
-    )
+    words = "came cannot be pre-trained as one encoder: its encoder has 2 of 4 layers, the rest are towers"
+    assert words in run_in_process(*towers).stderr
 
 
 def test_a_trunk_in_bfloat16_is_pretrained_on_and_stays_so(room, tmp_path, tiny_model_with_head):
@@ -106,22 +89,6 @@ def test_a_trunk_in_bfloat16_is_pretrained_on_and_stays_so(room, tmp_path, tiny_
     run_moeir(*make_command(room, tiny_model_with_head, objective, tmp_path / "whole", "--arch", arch))
     losses = [[line["loss"] for line in read_metrics(tmp_path / name)] for name in ("half", "whole")]
     assert losses[0] != losses[1] and losses[0] == pytest.approx(losses[1], rel=0.02)
-
-
-def test_processes_over_other_trunks_do_not_begin(room, tmp_path, tiny_model_without_dropout, monkeypatch):
-    change_trunk_of_process_1(tiny_model_without_dropout, tmp_path, monkeypatch)
-    arch = ("--arch", "dense:head=true,adapters=4", "--device", "cpu")
-    command = make_command(room, tiny_model_without_dropout, "mlm", tmp_path / "two", *arch)
-    results = run_processes(2, lambda rank: run_captured(*command))
-    assert [one["code"] for one in results] == [1, 1] and "the digest of the trunk is" in results[0]["stderr"]
-
-
-def test_from_scratch_and_with_any_context(room, tmp_path, tiny_model):
-    bytes_of = {}
-    for context in ("mixed", "overlap"):
-        run_moeir(*make_command(room, tiny_model, "cotmae", tmp_path / context, "--from-scratch", "--context", context))
-        bytes_of[context] = (tmp_path / context / "model.safetensors").read_bytes()
-    assert len(set(bytes_of.values())) > 1
 
 
 @pytest.mark.parametrize("objective", ["cocondenser", "mote"])
@@ -218,7 +185,7 @@ def test_batches_larger_than_an_epoch_or_than_the_held_out_documents_are_warned_
         result = run_moeir(*make_command(room, tiny_model_with_head, objective, tmp_path / str(number), *flags, "--steps", 1))
         assert words in result.stderr
     flags = ("--held-out", 0.4, "--steps", 1, "--draw", "spans", "--batch-size", 2)
-    result = run_moeir(*make_command(room, tiny_model_with_head, "cocondenser", tmp_path / "y", *flags))
+    result = run_moeir(*make_command(room, tiny_model_with_head, "cocondenser", tmp_path / "y", *flags, "--from-scratch"))
     assert "--held-out" not in result.stderr.replace("next: ", "")
 
 

@@ -11,7 +11,7 @@ import moeir as package
 from moeir import hub as hub_module
 from moeir.artifacts import manifests
 from moeir.artifacts.manifests import MANIFEST
-from tests.hub_server import TOKEN, StandIn, StoredRepository
+from tests.hub_server import TOKEN, StoredRepository
 from tests.stage_scenarios import list_leftovers
 
 RETRY = 10  # requests after which the client has given up
@@ -27,7 +27,7 @@ def folder(tmp_path, monkeypatch, toy, came_checkpoint, encodings, index, bm25_i
     return tmp_path
 
 
-def check_failure(result, code: int, words: str) -> None:
+def check_failure(result, code, words):
     """One line on stderr with the words and this exit code."""
     assert (result.code, result.stdout) == (code, ""), result.stderr
     *earlier, line = result.stderr.splitlines()
@@ -36,7 +36,7 @@ def check_failure(result, code: int, words: str) -> None:
     assert TOKEN not in result.stderr
 
 
-def same_content(one: Path, other: Path) -> None:
+def same_content(one, other):
     """The files of two products are the same but for those that push rewrites."""
     manifest = json.loads((one / MANIFEST).read_text())
     for name in manifest["files"].keys() - REWRITTEN:
@@ -44,7 +44,7 @@ def same_content(one: Path, other: Path) -> None:
     assert manifest["files"].keys() == json.loads((other / MANIFEST).read_text())["files"].keys()
 
 
-def change_file(hub: StandIn, repository: str, name: str, content: bytes) -> None:
+def change_file(hub, repository, name, content):
     """Change a file on the Hub, in a product under a manifest that is right again: what another version or person would have uploaded."""
     files = dict(hub.files(repository)) | {name: content}
     manifest = json.loads(files[MANIFEST])

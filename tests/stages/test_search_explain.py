@@ -1,9 +1,6 @@
 """Explanations against oracles: parts add up to the score in the run; terms and tokens are those of plain loops."""
 
 import json
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,15 +11,14 @@ from moeir.indexes.base import Index
 from moeir.records import texts
 from moeir.representations.multivector import MultiVector
 from moeir.representations.sparse import Sparse
-from tests.conftest import CommandResult, run_in_process
+from tests.conftest import run_in_process
 from tests.oracles import evidence
 from tests.split_encodings import build_index, split_encodings
 
-Moeir = Callable[..., CommandResult]
 EXPERTS = ("lexical", "local", "global")
 
 
-def explain(index: Path, toy: Path, folder: Path, *more: object) -> list[dict[str, Any]]:
+def explain(index, toy, folder, *more):
     """Explanations of the toy queries; the runs are in folder/runs."""
     explanation_file = folder / "why.jsonl"
     common = ("--index", index, "--queries", toy / "test-queries.tsv", "--output", folder / "runs")
@@ -31,7 +27,7 @@ def explain(index: Path, toy: Path, folder: Path, *more: object) -> list[dict[st
     return [json.loads(line) for line in explanation_file.read_text(encoding="utf-8").splitlines()]
 
 
-def float32_sum(*parts: float) -> float:
+def float32_sum(*parts):
     """The float32 of a float64 sum, in order."""
     total = 0.0
     for part in parts:
@@ -40,7 +36,7 @@ def float32_sum(*parts: float) -> float:
 
 
 @pytest.mark.parametrize(("fuse", "depth"), [("came-sum", 3), ("combsum", 100), ("zscore", 3), ("exact-sum", 3)])
-def test_the_parts_add_up_to_the_score_of_the_run(index: Path, toy: Path, tmp_path: Path, fuse: str, depth: int) -> None:
+def test_the_parts_add_up_to_the_score_of_the_run(index, toy, tmp_path, fuse, depth):
     lines = explain(index, toy, tmp_path, "--fuse", fuse, "--depth", depth)
     runs = {name: package.read_run(tmp_path / "runs" / f"{name}.trec") for name in (*EXPERTS, "fused")}
     fused = [
@@ -59,7 +55,7 @@ def test_the_parts_add_up_to_the_score_of_the_run(index: Path, toy: Path, tmp_pa
             assert (one["experts"][name]["rank"], None if result is None else float(np.float32(result))) == (rank, own)
 
 
-def _enumerate_hits(run: Any, query: str) -> list[tuple[int, tuple[str, float]]]:
+def _enumerate_hits(run, query):
     return list(enumerate(run.hits(query), 1))
 
 
@@ -67,16 +63,14 @@ def _enumerate_hits(run: Any, query: str) -> list[tuple[int, tuple[str, float]]]
     ("fuse", "oracle", "depth"),
     [("came-sum", evidence.came_parts, 4), ("came-sum", evidence.came_parts, 1000), ("rrf", evidence.rrf_parts, 4)],
 )
-def test_the_parts_are_those_of_the_formula(
-    index: Path, toy: Path, tmp_path: Path, fuse: str, oracle: Callable[..., list[float]], depth: int
-) -> None:
+def test_the_parts_are_those_of_the_formula(index, toy, tmp_path, fuse, oracle, depth):
     for one in explain(index, toy, tmp_path, "--fuse", fuse, "--depth", depth):
         lists = [package.read_run(tmp_path / "runs" / f"{name}.trec").hits(one["query"]) for name in EXPERTS]
         assert [one["experts"][name]["part"] for name in EXPERTS] == pytest.approx(oracle(lists, one["document"], depth), rel=1e-12)
 
 
 @pytest.fixture(scope="module")
-def sides(came_checkpoint: Path, encodings: Path, toy: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+def sides(came_checkpoint, encodings, toy):
     """Queries and documents by id, each with its weighted terms by name and its token vectors."""
     checkpoint = package.open_checkpoint(came_checkpoint)
     query_texts = list(texts.read_texts(toy / "test-queries.tsv"))
@@ -84,7 +78,7 @@ def sides(came_checkpoint: Path, encodings: Path, toy: Path) -> tuple[Mapping[st
     stored = {"lexical": Sparse.open(encodings / "lexical"), "local": MultiVector.open(encodings / "local")}
     ids = manifests.read_lines(encodings / "ids.txt")
 
-    def of(sparse: Any, local: Any, names: list[str]) -> dict[str, Any]:
+    def of(sparse, local, names):
         evidence = {}
         for row, name in enumerate(names):
             terms = slice(int(sparse.starts[row]), int(sparse.starts[row + 1]))
@@ -97,9 +91,7 @@ def sides(came_checkpoint: Path, encodings: Path, toy: Path) -> tuple[Mapping[st
     return queries, of(stored["lexical"], stored["local"], ids)
 
 
-def test_the_terms_are_those_both_have_and_their_products_are_the_score(
-    index: Path, toy: Path, tmp_path: Path, sides: tuple[Mapping[str, Any], Mapping[str, Any]]
-) -> None:
+def test_the_terms_are_those_both_have_and_their_products_are_the_score(index, toy, tmp_path, sides):
     queries, documents = sides
     for one in explain(index, toy, tmp_path, "--fuse", "exact-sum", "--depth", 2):
         expected = evidence.shared_terms(queries[one["query"]]["terms"], documents[one["document"]]["terms"])
@@ -113,9 +105,7 @@ def test_the_terms_are_those_both_have_and_their_products_are_the_score(
         assert products == sorted(products, reverse=True)
 
 
-def test_the_tokens_are_the_best_ones_and_their_similarities_are_the_score(
-    index: Path, toy: Path, tmp_path: Path, sides: tuple[Mapping[str, Any], Mapping[str, Any]]
-) -> None:
+def test_the_tokens_are_the_best_ones_and_their_similarities_are_the_score(index, toy, tmp_path, sides):
     queries, documents = sides
     pieces = {"tokens": 0}
     for one in explain(index, toy, tmp_path, "--fuse", "exact-sum", "--depth", 2, "--corpus", toy / "corpus.jsonl"):
@@ -132,14 +122,14 @@ def test_the_tokens_are_the_best_ones_and_their_similarities_are_the_score(
     assert pieces["tokens"]
 
 
-def test_parts_of_a_collection_are_explained_as_one_index_is(index: Path, encodings: Path, toy: Path, tmp_path: Path) -> None:
+def test_parts_of_a_collection_are_explained_as_one_index_is(index, encodings, toy, tmp_path):
     expected = explain(index, toy, tmp_path / "one", "--depth", 3)
     flags = [word for part in split_encodings(encodings, tmp_path / "cut", 3)[1:] for word in ("--index", build_index(part))]
     explanations = explain(build_index(tmp_path / "cut" / "part0"), toy, tmp_path / "three", "--depth", 3, *flags)
     assert explanations == expected
 
 
-def test_bm25_is_explained_word_by_word(bm25_index: Path, toy: Path, tmp_path: Path) -> None:
+def test_bm25_is_explained_word_by_word(bm25_index, toy, tmp_path):
     lines = explain(bm25_index, toy, tmp_path)
     assert lines
     for one in lines:
@@ -148,9 +138,7 @@ def test_bm25_is_explained_word_by_word(bm25_index: Path, toy: Path, tmp_path: P
         assert all(term["document"] > 0 for term in result["terms"])
 
 
-def test_an_engine_that_scores_no_chosen_documents_leaves_ranks_and_scores(
-    index: Path, toy: Path, tmp_path: Path, moeir: Moeir, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_that_scores_no_chosen_documents_leaves_ranks_and_scores(index, toy, tmp_path, moeir, monkeypatch):
     monkeypatch.setattr("moeir.indexes.inverted.Inverted._score_pairs", Index._score_pairs)
     common = ("--index", index, "--queries", toy / "test-queries.tsv", "--depth", 2)
     result = moeir("search", *common, "--explain", tmp_path / "why.jsonl", "--output", tmp_path / "run.trec")
@@ -159,7 +147,7 @@ def test_an_engine_that_scores_no_chosen_documents_leaves_ranks_and_scores(
     assert set(one["experts"]["lexical"]) == {"rank", "score", "part"} and one["experts"]["local"]["tokens"]
 
 
-def test_coil_says_which_tokens_met(toy: Path, tiny_model: Path, tmp_path: Path) -> None:
+def test_coil_says_which_tokens_met(toy, tiny_model, tmp_path):
     lengths = ("--query-length", 16, "--document-length", 32)
     for command in (
         ("init", "--model", tiny_model, "--arch", "coil:dim=8,cls_dim=16", *lengths, "--output", tmp_path / "coil"),
@@ -174,7 +162,7 @@ def test_coil_says_which_tokens_met(toy: Path, tiny_model: Path, tmp_path: Path)
         assert sum(token["similarity"] for token in result["tokens"]) == pytest.approx(result["part"], rel=1e-5, abs=1e-6)
 
 
-def test_without_a_corpus_positions_stand_alone(index: Path, toy: Path, tmp_path: Path) -> None:
+def test_without_a_corpus_positions_stand_alone(index, toy, tmp_path):
     one = explain(index, toy, tmp_path, "--depth", 1)[0]
     assert {key for token in one["experts"]["local"]["tokens"] for key in token} == {"query", "position", "similarity"}
     assert set(one["experts"]["global"]) == {"rank", "score", "part"}

@@ -2,34 +2,30 @@
 
 import json
 import shutil
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-import moeir as package
 from moeir.artifacts import manifests
-from tests.conftest import CommandResult, run_in_process
+from tests.conftest import run_in_process
 from tests.split_encodings import build_index, duplicate_documents, split_encodings, write_encodings
 
-Moeir = Callable[..., CommandResult]
 RUNS = ("lexical", "local", "global", "fused")
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory, encodings: Path) -> Path:
+def whole(tmp_path_factory, encodings):
     """Encodings in which every document has a twin that ties with it."""
     return duplicate_documents(encodings, tmp_path_factory.mktemp("parts") / "whole")
 
 
 @pytest.fixture(scope="module")
-def indexes(whole: Path) -> dict[int, list[Path]]:
+def indexes(whole):
     """The indexes of the parts, by number of parts."""
     parts = {count: split_encodings(whole, whole.parent / f"in{count}", count) for count in (3, 7)}
     return {1: [build_index(whole)]} | {count: [build_index(part) for part in own] for count, own in parts.items()}
 
 
-def search(indexes: list[Path], toy: Path, output: Path, *more: object) -> dict[str, str]:
+def search(indexes, toy, output, *more):
     flags = [word for one in indexes for word in ("--index", one)]
     result = run_in_process("search", "--dtype", "float32", *flags, "--queries", toy / "test-queries.tsv", *more, "--output", output)
     assert result.code == 0, result.stderr
@@ -37,21 +33,12 @@ def search(indexes: list[Path], toy: Path, output: Path, *more: object) -> dict[
 
 
 @pytest.mark.parametrize(("fuse", "depth"), [("came-sum", 3), ("came-sum", 100), ("rrf", 3), ("exact-sum", 3)])
-def test_parts_are_searched_as_one_index_is(indexes: dict[int, list[Path]], toy: Path, tmp_path: Path, fuse: str, depth: int) -> None:
+def test_parts_are_searched_as_one_index_is(indexes, toy, tmp_path, fuse, depth):
     runs = {count: search(own, toy, tmp_path / str(count), "--fuse", fuse, "--depth", depth) for count, own in indexes.items()}
     assert sorted(runs[1]) == sorted(f"{name}.trec" for name in RUNS)
     assert runs[1] == runs[3] == runs[7]
     first, second = (line.split() for line in runs[7]["global.trec"].splitlines()[:2])
     assert first[4] == second[4] and first[2] == second[2] + "2", "of twins the later id stands first"
-
-
-def test_batches_and_threads_change_nothing_and_python_opens_parts_too(indexes: dict[int, list[Path]], toy: Path, tmp_path: Path) -> None:
-    ways = {"plain": (), "single": ("--batch-size", 1), "threads": ("--threads", 2)}
-    runs_by_name = {name: search(indexes[3], toy, tmp_path / name, "--depth", 5, *more) for name, more in ways.items()}
-    ranks = {name: [line.split()[:4] for line in runs["fused.trec"].splitlines()] for name, runs in runs_by_name.items()}
-    assert ranks["plain"] == ranks["single"] == ranks["threads"]
-    one, seven = (package.open_index(indexes[count] if count > 1 else indexes[1][0]) for count in (1, 7))
-    assert seven.search(["who hunts mice"], 5) == one.search(["who hunts mice"], 5)
 
 
 @pytest.mark.parametrize(
@@ -61,9 +48,7 @@ def test_batches_and_threads_change_nothing_and_python_opens_parts_too(indexes: 
         ({"experts": {"lexical": "inverted"}}, "index all parts with the same --engine"),
     ],
 )
-def test_parts_that_were_not_made_alike_are_refused(
-    indexes: dict[int, list[Path]], toy: Path, tmp_path: Path, moeir: Moeir, change: dict[str, object], words: str
-) -> None:
+def test_parts_that_were_not_made_alike_are_refused(indexes, toy, tmp_path, moeir, change, words):
     other = tmp_path / "other"
     shutil.copytree(indexes[3][1], other)
     manifest = json.loads((other / "manifest.json").read_text())
@@ -73,9 +58,7 @@ def test_parts_that_were_not_made_alike_are_refused(
     assert result.code == 4 and words in result.stderr and str(other) in result.stderr
 
 
-def test_a_document_in_two_parts_and_parts_of_bm25_are_refused(
-    whole: Path, indexes: dict[int, list[Path]], bm25_index: Path, toy: Path, tmp_path: Path, moeir: Moeir
-) -> None:
+def test_a_document_in_two_parts_and_parts_of_bm25_are_refused(whole, indexes, bm25_index, toy, tmp_path, moeir):
     again = build_index(write_encodings(whole, tmp_path / "again", [0, 1], ["new", "owl"]))
     assert moeir("index", "--corpus", toy / "train-queries.jsonl", "--engine", "bm25", "--output", tmp_path / "bm25").code == 0
     for one, other, code, words in (

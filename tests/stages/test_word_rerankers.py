@@ -1,22 +1,15 @@
 """A decoder as reranker through the command line: trained by LCE, reranking, and teaching a retriever."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from tests.conftest import CommandResult
-
-Moeir = Callable[..., CommandResult]
 LENGTHS = ("--query-length", 32, "--document-length", 240)
 TRAINING = ("--objective", "lce", "--negatives", 2, "--batch-size", 2, "--epochs", 8, "--learning-rate", 1e-2, "--seed", 3)
 
 
 @pytest.mark.parametrize("arch", ["cross-encoder:head=yes-no", "cross-encoder:head=yes-no,adapters=8"])
-def test_a_decoder_learns_to_rank_positives_first(
-    arch: str, tiny_decoder: Path, examples: Path, texts: tuple[object, ...], tmp_path: Path, moeir: Moeir
-) -> None:
+def test_a_decoder_learns_to_rank_positives_first(arch, tiny_decoder, examples, texts, tmp_path, moeir):
     """Trained on four queries it gives their positives the best scores."""
     result = moeir(
         "finetune", "--model", tiny_decoder, "--arch", arch, *LENGTHS, *TRAINING, "--train", examples, *texts, "--output", tmp_path / "ce"
@@ -30,9 +23,7 @@ def test_a_decoder_learns_to_rank_positives_first(
     assert len(rows) == 4 and all(row["positive_scores"][0] > max(row["negative_scores"]) for row in rows)
 
 
-def test_tokens_of_pairs_in_another_template_are_not_taken_from_the_cache(
-    tiny_decoder: Path, examples: Path, texts: tuple[object, ...], tmp_path: Path, moeir: Moeir
-) -> None:
+def test_tokens_of_pairs_in_another_template_are_not_taken_from_the_cache(tiny_decoder, examples, texts, tmp_path, moeir):
     arch = ("--arch", "cross-encoder:head=yes-no")
     flags = ("finetune", "--model", tiny_decoder, *arch, *LENGTHS, *TRAINING[:6], "--train", examples, *texts)
     for number, template in enumerate(("{query} | {document} :", "{query} ? {document} :", "<{query}> | {document} :")):

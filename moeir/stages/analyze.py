@@ -36,7 +36,10 @@ class Analyze(Stage):
 
     analysis: str = argument(f"{', '.join(list(ANALYSES)[:-1])} or {list(ANALYSES)[-1]}.", "overlap", words=tuple(ANALYSES))
     run: tuple[Path, ...] = input_field(
-        "run", "A run; competition: an expert's before it learned without competition; NAME=PATH names it.", (), aliases=("--runs",)
+        "run",
+        "overlap, wins: a run; competition: an expert's before it learned without competition; repeat the flag; NAME=PATH names it.",
+        (),
+        aliases=("--runs",),
     )
     after: tuple[Path, ...] = input_field("run", "competition: the run of each expert after that, by the same names.", ())
     overlap: str = option("overlap: rbo:persistence=0.9 or overlap:depth=100.", "rbo", package="analysis.overlap")

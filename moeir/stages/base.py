@@ -61,7 +61,12 @@ class Stage:
     default_split: ClassVar[str] = "test"  # of a data set, without --split; "" for all splits
     summarizes_streams: ClassVar[bool] = False  # whether the summary is logged for standard output, too
     prepare_reads_texts: ClassVar[bool] = False  # so that a dry run with a pipe has to do without `prepare`
-    code: tuple[str, ...] = option("Module to import first, whose classes files may name.", (), affects_result=False, group="Every stage")
+    code: tuple[str, ...] = option(
+        "Python module to import, so that files (a checkpoint, an index) may name its classes and functions; repeat the flag.",
+        (),
+        affects_result=False,
+        group="Every stage",
+    )
 
     data_set: tuple[str, str | None] | None = dataclasses.field(default=None, compare=False)  # --dataset and --split, for the next command
 

@@ -42,7 +42,10 @@ class InputOptions(Stage):
     document_prefix: str | None = option("Text prepended to every document.", None, group="Model")
     prompt: tuple[str, ...] = option("NAME=TEXT: a prompt of queries, which training and search may name.", (), group="Model")
     template: str | None = option(
-        "For cross-encoder:head=yes-no: text with {query} and {document} [default: the weights'].", None, group="Model"
+        "For cross-encoder:head=yes-no: the text of a pair, with {query}, {document} and perhaps {instruction} [default: the chat template "
+        "of the weights].",
+        None,
+        group="Model",
     )
     instruction: str | None = option("The {instruction} in a template [default: that of the chat template].", None, group="Model")
     query_length: int | None = option("Maximum tokens of a query [default: the weights', or 64; half a pair].", None, group="Model")
@@ -95,7 +98,10 @@ class TrainingStage(Stage):
     weight_decay: float = training_option("Weight decay of weight matrices.", 0.0, minimum=0)
     clip: float = training_option("Maximum gradient norm; 0 disables clipping.", 1.0, minimum=0, aliases=("--max-grad-norm",))
     recompute: bool = speed_option(
-        "Gradient checkpointing: less memory, more time.", False, aliases=("--gradient-checkpointing",), affects_result=False
+        "Gradient checkpointing: store only each layer's input and recompute the layer in the backward pass.",
+        False,
+        aliases=("--gradient-checkpointing",),
+        affects_result=False,
     )
     attention_dropout: float | None = training_option(
         "Attention dropout probability [default: that of the weights]; 0 is fastest on a GPU.", None, minimum=0, below=1
@@ -109,10 +115,16 @@ class TrainingStage(Stage):
     cache: Path | None = speed_option("Folder of a token cache that trainings share [default: its own].", None, affects_result=False)
     save_minutes: float = logging_option("Minutes between saves of the training state.", 5.0)
     checkpoint_every: int | None = logging_option(
-        "Steps between checkpoints that are kept beside the output as OUTPUT-step-N.", None, minimum=1, aliases=("--save-steps",)
+        "Steps between checkpoints that are kept beside the output, OUTPUT-step-N, each as large as the output.",
+        None,
+        minimum=1,
+        aliases=("--save-steps",),
     )
     log_every: int | None = logging_option(
-        "Steps between reads of the losses from the device [default: 10 on a GPU, else 1].", None, minimum=1, aliases=("--logging-steps",)
+        "Steps between reads of the losses from the device; metrics.jsonl has every step [default: 10 on a GPU, 1 on a CPU].",
+        None,
+        minimum=1,
+        aliases=("--logging-steps",),
     )
     stuck_minutes: float = logging_option("Timeout in minutes for a process to reach the next step.", 10.0, above=0)
     track: tuple[str, ...] = logging_option(

@@ -32,7 +32,10 @@ class Convert(Stage):
     corpus: Path | None = input_field("texts", "Documents, if --input has only their ids and --to needs their texts.", None)
     queries: Path | None = input_field("texts", "Queries, if --input has only ids and --to needs texts.", None, aliases=("--topics",))
     split: tuple[str, ...] = option(
-        "NAME=SHARE, e.g. dev=0.1,test=0.2: divide the queries of split train (or the only one), equal ones as one.", (), group="Splits"
+        "NAME=SHARE, e.g. dev=0.1,test=0.2: divide the queries of a collection's split train (or its only one); queries with equal texts "
+        "stay together; the rest stays in the split.",
+        (),
+        group="Splits",
     )
     seed: int = option("Seed of the splits.", 42, minimum=0, maximum=MAX_SEED, group="Splits")
     passages: int | None = option(

@@ -43,7 +43,10 @@ class Encode(Stage):
     least_weight: float | None = option("Sparse experts: keep terms of this weight or more.", None, above=0, aliases=("--threshold",))
     pool_factor: int = option("Multivector experts: pool similar vectors, N into one.", 1, minimum=1, aliases=("--token-pooling",))
     max_tokens: int = option(
-        "Maximum tokens per batch, on a CPU 2,048; lower it if memory runs out.", 16384, minimum=1, affects_result=False
+        "Maximum tokens per batch (on a CPU at most 2,048, one batch for each thread); lower it if memory runs out.",
+        16384,
+        minimum=1,
+        affects_result=False,
     )
     dtype: str = option(**INFERENCE_DTYPE)
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)

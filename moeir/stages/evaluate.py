@@ -55,7 +55,8 @@ class Evaluate(Stage):
     match: str = option("With --answers; string: tokens, as in DPR.", "string", choices=MATCHES, needs=("answers",), group="Inputs")
     collapse: str | None = option(**COLLAPSE, group="Inputs")
     measure: tuple[str, ...] = option(
-        "Measures, also by trec_eval's names [default: nDCG@10, RR@10, R@100; with --answers Success@20, Success@100].",
+        "nDCG@10, RR@10, R@100, AP, … or trec_eval's names; repeat the flag "
+        "[default: nDCG@10, RR@10, R@100; with --answers Success@20, Success@100].",
         (),
         aliases=("--metric", "-m"),
         group="Measures",
@@ -69,8 +70,15 @@ class Evaluate(Stage):
     per_query: bool = option("Report the value of every query, too.", False, aliases=("-q",), group="Measures")
     test: str = comparison_option("p-values against the first run: t is paired.", "t", choices=("t", "randomisation", "none"))
     correction: str = comparison_option("Correction over all runs and measures.", "holm", choices=("holm", "bonferroni", "none"))
-    against: tuple[str, ...] = comparison_option("Run of this call: mark what is significantly better, instead of p-values.", ())
-    intervals: bool = comparison_option("Report 95 % confidence intervals of the means, too (t of the logit).", False)
+    against: tuple[str, ...] = comparison_option(
+        "A run of this call, by its name or path: mark what is significantly better than it, instead of p-values against the first; "
+        "repeat the flag.",
+        (),
+    )
+    intervals: bool = comparison_option(
+        "Report 95 % confidence intervals of the means, too (Student's t of the logit, so within 0 and 1).",
+        False,
+    )
     compat: str | None = option(
         "Compute measures as another tool; trec_eval without -c, as MTEB.",
         None,

@@ -37,34 +37,68 @@ class Finetune(TrainingStage, InputOptions):
     default_split: ClassVar[str] = "train"
     prepare_reads_texts = True
     model: Path = input_field("weights", "Weights to start from: a folder, a checkpoint, or a hub id.", aliases=("--model-name-or-path",))
-    train: tuple[Path, ...] = input_field("examples", "Training examples (docs/data.md), or hf:NAME; files are merged by query id.")
+    train: tuple[Path, ...] = input_field(
+        "examples",
+        "Training examples as mine-negatives or other tools write them (docs/data.md), or hf:NAME; several files are merged by query id.",
+    )
     sampling_rate: tuple[float, ...] = option(
-        "One per --train: a dataset of its own, with so many passes per epoch.", (), minimum=0.001, maximum=1000, group="Inputs"
+        "One per --train: treat each file as a separate dataset with this many passes per epoch.",
+        (),
+        minimum=0.001,
+        maximum=1000,
+        group="Inputs",
     )
     corpus: tuple[Path, ...] = input_field(
         "texts", "Documents of the examples, unless inline; with --sampling-rate one for all datasets or one for each.", ()
     )
-    queries: tuple[Path, ...] = input_field("texts", "Queries of the examples, unless inline, as --corpus.", (), aliases=("--topics",))
-    query_prompt: tuple[str, ...] = option("Prompt of queries by name, as --corpus [default: the prefix].", (), group="Model")
+    queries: tuple[Path, ...] = input_field(
+        "texts",
+        "Queries of the examples, unless inline; with --sampling-rate one for all datasets or one for each.",
+        (),
+        aliases=("--topics",),
+    )
+    query_prompt: tuple[str, ...] = option(
+        "Name of the checkpoint's prompt (--prompt) before the queries of the examples [default: --query-prefix]; with --sampling-rate one "
+        "for all datasets or one for each.",
+        (),
+        group="Model",
+    )
     arch: str | None = option("Architecture for plain weights, e.g. came:shared_layers=10.", None, package="architectures", group="Model")
     objective: str = training_option("contrastive, or competitive:temperature=0.5.", "contrastive", package="training.objectives")
     temperature: float | None = training_option(
-        "Temperature of a normalised expert's cosines [default: 0.05, unless --arch, the checkpoint, --objective kl or lce sets one].",
+        "Temperature of a normalised expert's cosines, kept in the checkpoint as scale = 1 / temperature [default: 0.05, unless --arch, "
+        "the checkpoint, or --objective kl or lce sets one].",
         None,
         minimum=1e-6,
     )
     matryoshka: str | None = training_option(
-        "Train the dense expert with the first N numbers of its vectors, too, for each N, as 256,64 or, weighed, 256:0.3,64:0.3.", None
+        "Train the dense expert also with the first N numbers of its vectors, for each N of a list as 512,256,128,64, so that init can cut "
+        "them (dimension=N); 256:0.3,64:0.3 weighs their losses, that of the whole vector by 1. Of a mixture the others learn as before, "
+        "and experts compete by whole vectors.",
+        None,
     )
     batch_size: int = training_option("Queries per batch, divided among all processes.", 8, minimum=1)
     negatives: int = training_option("Negatives per query, sampled again in each epoch.", 7, minimum=0, maximum=10_000)
     positives: str = training_option(
         "Positive of a query with several: another in each epoch, or the first (DPR).", "rotate", choices=("rotate", "first")
     )
-    skip_queries: int = training_option("Queries to skip: those that an earlier training of this --seed read.", 0, minimum=0)
-    layer_decay: float = training_option("Factor of the learning rate from a layer to the one below (TASER: 0.8).", 1.0, above=0, maximum=1)
+    skip_queries: int = training_option(
+        "Queries to skip in the shuffled order: those that an earlier training read with this --seed and examples of the same queries.",
+        0,
+        minimum=0,
+    )
+    layer_decay: float = training_option(
+        "Factor of the learning rate from each layer to the one below (TASER's release: 0.8); 1 for no decay.",
+        1.0,
+        above=0,
+        maximum=1,
+    )
     gradient_cache: int | None = option(
-        "GradCache: maximum tokens encoded at a time; same gradients.", None, minimum=1, aliases=("--grad-cache",), affects_result=False
+        "GradCache: maximum tokens encoded at a time, so that any batch fits into memory; same gradients in 4/3 of the time.",
+        None,
+        minimum=1,
+        aliases=("--grad-cache",),
+        affects_result=False,
     )
     dev_queries: Path | None = input_field(
         "texts",
@@ -78,7 +112,8 @@ class Finetune(TrainingStage, InputOptions):
     dev_corpus: Path | None = input_field("texts", "Corpus to search for --dev-queries [default: --corpus].", None, only_with=(), **DEV)
     dev_run: Path | None = input_field("run", "Cross-encoder: the run of the development queries to rerank.", None, **DEV)
     dev_measure: str = option(
-        "Measure that selects the best weights (of several experts, of their fused run), or loss, the lowest.",
+        "Measure on the development set that selects the best weights, of several experts that of their fused run; or loss, the lowest of "
+        "--objective.",
         "nDCG@10",
         aliases=("--metric-for-best-model",),
         group="Evaluation while training",

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from moeir.records.runs import Run
 
 ONE_MODEL_METHOD, OTHER_METHOD = "came-sum", "rrf"  # for runs of one search, and for any others
+RAW_SUMS = ("came-sum", "combsum")
+MAX_SCALE_RATIO = 10.0
 log = logging.getLogger(__name__)
 
 
@@ -38,7 +40,10 @@ class Fuse(Stage):
     learned: Path | None = input_field("fusion", "Instead of --method: a file written by calibrate --run.", None, excludes=("method",))
     depth: int = option("Documents kept per query.", 1000, **DEPTH)
     run_depth: int | None = option(
-        "Depth K of the runs' searches: only a list as long is cut [default: by their manifests, else the longest list].", None, minimum=1
+        "Depth K that the runs were searched to: a list with fewer hits is complete, so a document that it lacks has the lowest score, not "
+        "the K-th [default: that of the moeir search that wrote a run, else its longest list].",
+        None,
+        minimum=1,
     )
     collapse: str | None = option(**COLLAPSE)
     tag: str = option("Run tag.", "moeir.fused", single_word=True, aliases=("--runtag",), group="Output")
@@ -88,6 +93,7 @@ class Fuse(Stage):
         """The runs, with the depth that each was searched to."""
         expert_runs = [read_run_with_depth(path, self.collapse) for path in run_paths(self.run)]
         self._check_collections(expert_runs)
+        self._warn_of_scales(expert_runs, method)
         if self.run_depth is None:
             log_guessed_depths(run_paths(self.run), expert_runs, method, "--run-depth K sets it")
             return expert_runs
@@ -111,3 +117,13 @@ class Fuse(Stage):
             if len(run) and len(first) and first.query_rows.keys().isdisjoint(run.queries):
                 reason = f"has no query of {paths[0]} (it has {run.queries[0]!r}, that {first.queries[0]!r})"
                 raise DataError(f"{path}: {reason}; expected runs of one query set")
+
+    def _warn_of_scales(self, expert_runs: "Sequence[Run]", method: str) -> None:
+        """Warn if a raw sum is of scores whose standard deviations differ by more than 10 times."""
+        if variants.parse_spec(method).name.replace("_", "-") not in RAW_SUMS:
+            return
+        spreads = sorted((float(run.scores.std()), str(path)) for run, path in zip(expert_runs, self.run) if len(run.scores))
+        if spreads and spreads[-1][0] > MAX_SCALE_RATIO * spreads[0][0] > 0:
+            (least, narrow), (most, wide) = spreads[0], spreads[-1]
+            log.warning("--method %s: scores of %s have a standard deviation of %.3g, those of %s %.3g, so the sum follows the first; "
+                        "rrf or zscore count both alike", method, wide, most, narrow, least)  # fmt: skip

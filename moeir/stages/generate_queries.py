@@ -29,7 +29,9 @@ class GenerateQueries(Stage):
     prefix: str = option("Text prepended to every passage, as in the checkpoint's training, e.g. 'text2query: '.", "")
     queries_per_passage: int = option("Queries sampled per passage; duplicates are kept, empty ones dropped.", 5, minimum=1)
     top_k: int = option("Sample from the K most likely tokens; 0 for all.", 25, minimum=0)
-    top_p: float = option("Nucleus sampling: of these, the fewest that hold this probability; 1 for all.", 0.95, above=0, maximum=1)
+    top_p: float = option(
+        "Nucleus sampling: of these, the fewest tokens that hold this share of their probability; 1 for all.", 0.95, above=0, maximum=1
+    )
     temperature: float = option("Sampling temperature: the logits are divided by it; --top-k 1 takes the most likely token.", 1.0, above=0)
     max_input: int = option("Maximum tokens of a passage, with prefix and end token.", 512, minimum=2)
     max_output: int = option("Maximum tokens of a query, with the end token.", 64, minimum=1, maximum=1_000_000)

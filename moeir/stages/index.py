@@ -26,15 +26,29 @@ Part: TypeAlias = tuple[Path, list[int] | None]  # a shard, and the rows of its 
 class Index(Stage):
     """Build an index for every expert from encodings, or a BM25 index from texts."""
 
-    encodings: tuple[Path, ...] = input_field("encodings", "Output folder of moeir encode, and those of documents encoded later.", ())
+    encodings: tuple[Path, ...] = input_field(
+        "encodings",
+        "Output folder of moeir encode, whole or in shards; repeat the flag for documents that were encoded later.",
+        (),
+    )
     corpus: Path | None = input_field("texts", "Documents, for an engine that reads texts (bm25, lucene).", None, excludes=("encodings",))
     delete: Path | None = input_field(
-        "ids", "Ids of documents to leave out, of several encodings of all but the last, one a line.", None, needs=("encodings",)
+        "ids",
+        "With --encodings: ids of documents to leave out, one a line; of several encodings, of all but the last, which may replace them.",
+        None,
+        needs=("encodings",),
     )
     engine: tuple[str, ...] = option(
-        "[EXPERT=]SPEC, e.g. bm25:k1=0.9 or global=faiss; repeat the flag; see: moeir variants indexes [default: the exact ones].", ()
+        "[EXPERT=]SPEC, e.g. bm25:k1=0.9,b=0.4 or global=faiss; repeat the flag; see: moeir variants indexes [default: each "
+        "representation's exact engine].",
+        (),
     )
-    expansion: Path | None = input_field("texts", "Output of generate-queries, to append to documents.", None, needs=("corpus",))
+    expansion: Path | None = input_field(
+        "texts",
+        "With --corpus: output of generate-queries; its queries are appended to their documents.",
+        None,
+        needs=("corpus",),
+    )
     keep_empty: bool = option("Accept documents without text.", False)
     output: Path = output_field("index", "Folder to write.")
 

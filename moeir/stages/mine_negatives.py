@@ -34,11 +34,17 @@ class MineNegatives(Stage):
     run: tuple[Path, ...] = input_field("run", "Runs of the training queries.", aliases=("--runs",))
     qrels: Path = input_field("qrels", "Relevance judgements of the training queries.")
     method: str = option("Which ranks become negatives.", "band:first=0,last=200", package="mining")
-    keep: int | None = option("Negatives sampled per query [default: all candidates].", None, minimum=1, aliases=("--negatives",))
+    keep: int | None = option(
+        "Negatives kept per query, sampled at random from the candidates [default: all].", None, minimum=1, aliases=("--negatives",)
+    )
     seed: int = option("Seed of --keep.", 42, minimum=0, maximum=MAX_SEED)
     positive_grade: int = option("Minimum grade of a positive document.", 1)
-    negative_grade: int | None = option("Maximum grade of a judged negative [default: 0, or less than --positive-grade].", None)
-    keep_own_document: bool = option("Let the document with a query's id, or its text, be its negative.", False)
+    negative_grade: int | None = option(
+        "Maximum grade of a judged negative [default: 0, or less than --positive-grade]; grades between are neither.", None
+    )
+    keep_own_document: bool = option(
+        "Let the document with the id of a query, or its text with --queries and --corpus, be its negative.", False
+    )
     margin: float | None = option(
         "Drop candidates that score above the lowest positive of the query minus this.", None, minimum=0, aliases=("--absolute-margin",)
     )

@@ -41,7 +41,11 @@ class Pretrain(TrainingStage):
         "An epoch's anchors: a span of each document, or all spans [default: by the objective].", None, choices=("documents", "spans")
     )
     held_out: float | None = option(
-        "Fraction of documents to measure dev.loss on, never trained on.", None, above=0, below=1, group="Evaluation while training"
+        "Fraction of the documents that are never trained on, nor their queries: the loss on them is dev.loss in metrics.jsonl.",
+        None,
+        above=0,
+        below=1,
+        group="Evaluation while training",
     )
     evaluate_every: int | None = option(
         "Steps between evaluations of --held-out [default: a twentieth of all].",

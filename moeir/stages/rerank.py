@@ -37,7 +37,10 @@ class Rerank(Stage):
     model: tuple[Path, ...] = input_field("checkpoint", "Checkpoint that scores; repeat the flag for an ensemble.")
     run: Path | None = input_field("run", "The run whose documents are scored.", None)
     train: Path | None = input_field(
-        "examples", "In place of --run: training examples, written with their documents' scores as a teacher's.", None, excludes=OF_RUNS
+        "examples",
+        "In place of --run: training examples, written with the scores of their documents, for --objective kl or margin-mse.",
+        None,
+        excludes=OF_RUNS,
     )
     queries: Path | None = input_field("texts", "Queries of the run, or of examples without them.", None, aliases=("--topics",))
     corpus: Path | None = input_field("texts", "The documents, unless examples have them.", None)

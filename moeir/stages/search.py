@@ -36,9 +36,16 @@ class Search(Stage):
 
     summarizes_streams = True
     prepare_reads_texts = True
-    index: tuple[Path, ...] = input_field("index", "Output folder of moeir index; repeat for parts of a collection, or for BM25 beside.")
+    index: tuple[Path, ...] = input_field(
+        "index",
+        "Output folder of moeir index; repeat the flag for parts of a collection, searched as one, or for BM25 as one more expert.",
+    )
     queries: Path | None = input_field(
-        "texts", "Queries; - is standard input, also plain lines: queries 1, 2, ….", None, aliases=("--topics",), excludes=("query",)
+        "texts",
+        "Queries; - is standard input, whose lines may be plain text: queries 1, 2, ….",
+        None,
+        aliases=("--topics",),
+        excludes=("query",),
     )
     query: tuple[str, ...] = option("A query instead of --queries. Their ids are q1, q2, ….", (), group="Inputs")
     corpus: Path | None = input_field("texts", "With --explain: documents, to show their texts.", None, needs=("explain",))
@@ -53,7 +60,11 @@ class Search(Stage):
         group="Search",
     )
     prompt: str | None = option("Name of the checkpoint's prompt before queries [default: its query prefix].", None, group="Search")
-    explain: Path | None = option("File of explanations (JSON lines): ranks, scores, parts, terms and tokens.", None, group="Output")
+    explain: Path | None = option(
+        "File of explanations: rank, score and part of every expert for each document, with matching terms and tokens (JSON lines).",
+        None,
+        group="Output",
+    )
     model: Path | None = input_field("checkpoint", "The checkpoint of the index, if it has moved, or the same one calibrated.", None)
     batch_size: int = option("Queries searched together; 1 measures latency.", 256, minimum=1, affects_result=False)
     threads: int | None = option("CPU threads [default: torch's].", None, minimum=1, maximum=4096, affects_result=False)

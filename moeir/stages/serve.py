@@ -21,7 +21,10 @@ log = logging.getLogger(__name__)
 class Serve(Stage):
     """Answer searches over HTTP, with a page for a browser; or as tools of an agent. Answers are the lists of moeir search, cut at k."""
 
-    index: tuple[Path, ...] = input_field("index", "Output folder of moeir index; repeat for parts of a collection, or for BM25 beside.")
+    index: tuple[Path, ...] = input_field(
+        "index",
+        "Output folder of moeir index; repeat the flag for parts of a collection, searched as one, or for BM25 as one more expert.",
+    )
     corpus: Path | None = input_field("texts", "The documents, to show their texts.", None)
     model: Path | None = input_field("checkpoint", "The checkpoint of the index, if it has moved; or the same one calibrated.", None)
     rerank: Path | None = input_field("checkpoint", "Checkpoint that scores the first documents again.", None, needs=("corpus",))

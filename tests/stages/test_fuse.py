@@ -71,6 +71,16 @@ def test_a_run_that_was_cut_since_its_search_has_no_depth_of_its_manifest(room, 
         assert {name: dict(read_run("fused.trec").hits(query))[name] for name in expected} == pytest.approx(expected, rel=1e-5)
 
 
+def test_a_sum_of_scores_of_very_different_scales_is_warned_of(room, fuse):
+    lines = [line.split() for line in Path("bm25.trec").read_text().splitlines()]
+    Path("cosine.trec").write_text("".join(f"{q} Q0 {d} {rank} {float(score) / 50:.6f} t\n" for q, _, d, rank, score, _ in lines))
+    for method in ("came-sum", "combsum"):
+        logged = fuse("bm25.trec cosine.trec", f"--method {method}")[2]
+        assert f"--method {method}: scores of bm25.trec have a standard deviation of" in logged and "rrf or zscore count both" in logged
+    assert "standard deviation" not in fuse("bm25.trec cosine.trec", "--method zscore")[2]
+    assert "standard deviation" not in fuse("bm25.trec ./bm25.trec", "--method combsum")[2]
+
+
 def test_a_guessed_depth_is_said_once_and_only_where_it_counts(room, run):
     Path("short.trec").write_text("q1 Q0 owl 1 9 t\nq1 Q0 bat 2 8 t\n")
     line = "depth of the searches: guessed by the longest lists, 10 of copy.trec, 2 of short.trec; --run-depth K sets it"

@@ -1,6 +1,7 @@
-"""Kill a forked child, or a command in one, just before its n-th fsync, rename, replace or removal."""
+"""Kill a forked child, or a command in one, just before its n-th fsync, rename, replace or removal; and a full disk."""
 
 import os
+import resource
 import signal
 import sys
 import traceback
@@ -68,3 +69,14 @@ def _kill_before(moment: int) -> None:
 
     for name in DISK_CALLS:
         setattr(os, name, count(getattr(os, name)))
+
+
+class FullDisk:
+    """Limit the size of files, as a full disk would, until closed; also of those that native code writes."""
+
+    def __init__(self, folder: object = None, bytes: int = 0) -> None:
+        self._limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (bytes, self._limits[1]))
+
+    def close(self) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, self._limits)

@@ -4,7 +4,6 @@ import fcntl
 import io
 import json
 import os
-import resource
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from moeir.artifacts import manifests
+from tests.kill_points import FullDisk
 
 Setup = Callable[[Path], object]
 
@@ -92,17 +92,6 @@ def make_read_only(folder: Path) -> None:
 
 def lead_in_a_circle(folder: Path) -> None:
     (folder / "circle").symlink_to("circle")
-
-
-class FullDisk:
-    """Limit the size of files, as a full disk would, until closed."""
-
-    def __init__(self, folder: Path, bytes: int = 0) -> None:
-        self._limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (bytes, self._limits[1]))
-
-    def close(self) -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, self._limits)
 
 
 def leave_unfinished_work(folder: Path) -> None:

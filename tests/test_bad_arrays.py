@@ -129,7 +129,7 @@ def test_every_damaged_file_is_refused_by_name(artifacts: Path, name: str, every
         if "flip" in damage:
             damaged[generator.randrange(len(content))] ^= 1 << generator.randrange(8)
         file.write_bytes(damaged)
-        with pytest.raises(ArtifactError, match="damaged.* again") as refusal:
+        with pytest.raises(ArtifactError, match=r"damaged.* again") as refusal:
             (open_encodings if name.endswith("encodings") else open_index)(artifacts / name)
         assert str(file) in str(refusal.value), damage
         file.write_bytes(content)

@@ -21,12 +21,7 @@ DECLARED = sorted(path.stem for path in (FOLDER / "declarations").glob("*.yaml")
 sys.path.insert(0, str(FOLDER))  # the programs import each other, as where they run
 
 
-def load_program(name: str) -> Any:
-    """A program of the experiments, as a module."""
-    return importlib.import_module(name)
-
-
-record, tables = load_program("record"), load_program("tables")
+record, tables = map(importlib.import_module, ("record", "tables"))
 
 
 def write_row(records: Path, row: str, scores: dict[str, dict[str, list[float]]]) -> None:
@@ -68,15 +63,6 @@ def test_without_common_documents_it_is_the_paired_t_test() -> None:
     mean, low, high, effect, p = tables.estimate_difference([new - old], [np.arange(30)])
     assert (mean, low, high, p) == pytest.approx(((new - old).mean(), interval.low, interval.high, expected.pvalue))
     assert effect == pytest.approx((new - old).mean() / (new - old).std(ddof=1))
-
-
-def test_questions_of_one_document_count_as_one_where_they_are_alike() -> None:
-    single = np.random.default_rng(1).random(30)
-    twice, documents = np.repeat(single, 2), np.repeat(np.arange(30), 2)
-    assert tables.estimate_difference([twice], [documents])[1:3] == pytest.approx(
-        tables.estimate_difference([single], [np.arange(30)])[1:3]
-    )
-    assert tables.estimate_difference([twice], [np.arange(60)])[4] < tables.estimate_difference([twice], [documents])[4]
 
 
 def test_a_contrast_is_of_means_over_the_seeds_that_both_rows_have(experiment: Any) -> None:

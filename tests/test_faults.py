@@ -7,7 +7,6 @@ import errno
 import os
 import random
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -15,11 +14,8 @@ from typing import NamedTuple
 
 import pytest
 
-from moeir.artifacts import atomic_write, journals, manifests
+from moeir.artifacts import atomic_write, manifests
 from moeir.artifacts.unfinished import WorkFolder
-from moeir.stages.base import Counts
-from moeir.stages.fuse import Fuse
-from tests import random_kills
 from tests.failing_io import ERRORS, FULL, list_failing_calls
 from tests.faults import Fault, Programme
 from tests.power_loss import CUTS, KILL, State, record_programme
@@ -85,8 +81,8 @@ def test_random_kills_end_in_the_same_bytes(stage_inputs, tmp_path, record_prope
     assert failures == []
 
 
-def replace_call(name: str) -> Callable[[pytest.MonkeyPatch], None]:
-    return lambda patch: patch.setattr(atomic_write, name, lambda *_, **options: None)
+def omit_fsync(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(atomic_write, "_fsync", lambda *_, **options: None)
 
 
 def pass_over_fsync(patch: pytest.MonkeyPatch) -> None:
@@ -110,26 +106,6 @@ def rename_before_the_manifest(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(atomic_write, "_commit", commit)
 
 
-def sync_no_journal(patch: pytest.MonkeyPatch) -> None:
-    def flush(file: journals.AppendableText) -> int:
-        file._file.flush()
-        return file._file.tell()
-
-    patch.setattr(journals._SyncedFile, "flush", flush)
-
-
-def start_a_process_that_stays(patch: pytest.MonkeyPatch) -> None:
-    work = Fuse.work
-
-    def start_and_work(self: Fuse) -> Counts:
-        subprocess.Popen(["sleep", "60"])
-        time.sleep(0.2)
-        return work(self)
-
-    patch.setattr(Fuse, "work", start_and_work)
-    patch.setattr(random_kills, "SECONDS_TO_END", 0.2)
-
-
 class Mutant(NamedTuple):
     """A change of the code, the scenario and the fault that show it (a kind of call, a cut, or kills), and what is wrong then."""
 
@@ -140,13 +116,10 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = {
-    "nothing removed": Mutant(replace_call("_remove"), "convert", "fsync", "leaves out/"),
     "errors of fsync ignored": Mutant(pass_over_fsync, "convert", "fsync", "passes over it"),
-    "no fsync": Mutant(replace_call("_fsync"), "fuse", "any", "looks whole and is not"),
+    "no fsync": Mutant(omit_fsync, "fuse", "any", "looks whole and is not"),
     "no fsync of products, no checksum": Mutant(compare_no_checksum, "init", "contents zero", "looks whole and is not"),
     "manifest after the name": Mutant(rename_before_the_manifest, "fuse", "kills", "was not made by moeir"),
-    "no fsync of journals": Mutant(sync_no_journal, "encode", "any", "differs after the second run"),
-    "a process that stays": Mutant(start_a_process_that_stays, "fuse", "kills", "leaves processes after SIGTERM"),
 }
 
 

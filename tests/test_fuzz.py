@@ -25,9 +25,8 @@ def test_whole_inputs_are_read_and_mutated_ones_are_read_or_refused(name, tmp_pa
 
 @pytest.mark.torture
 @pytest.mark.parametrize("name", TARGETS)
-def test_many_mutated_inputs_are_read_or_refused(name, record_property, tmp_path):
-    counts, failures = fuzz.fuzz(name, TARGETS[name], 20_000, 1, tmp_path)
-    record_property("faults", (name, {"mutated inputs": tuple(counts[column] for column in ("accepted", "refused", "failed"))}))
+def test_many_mutated_inputs_are_read_or_refused(name, tmp_path):
+    _, failures = fuzz.fuzz(name, TARGETS[name], 20_000, 1, tmp_path)
     fuzz.save_failures(name, failures)
     assert failures == []
 

@@ -112,7 +112,7 @@ def raise_data_error(*arguments, **options):
     raise DataError("the disk of process 1")
 
 
-@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "came"])  # which four train
 def test_two_processes_learn_what_one_does(kind, learn, monkeypatch):
     """Without randomness: no dropout, and the noise of a router is a constant. Two parts are encoded again, also where a part chooses few
     experts."""

@@ -60,6 +60,7 @@ def test_keys_are_flags_and_their_values_text_as_on_the_command_line(tmp_path):
         ("leaves: [[a]]", UsageError, "leaves: expected one plain value, found list"),
         ("minutes: 5\nminutes: 7", DataError, "not YAML of settings: the key 'minutes' is there twice"),
         ("minutes: 5\ntime: 7", UsageError, "'minutes' and 'time' are the same setting; leave one out"),
+        (f"minutes: {400 * '9'}", UsageError, "minutes: expected a whole number of 64 bits, found 999"),
         ("minutes: 1:30", UsageError, "minutes: expected a whole number, found '1:30'"),
         ("minutes: !!timestamp foo", DataError, "not YAML"),
         ('leaves: "a\\0b"', UsageError, "leaves: 'a\\x00b': expected UTF-8 text without zero bytes"),

@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import inspect
 import operator
+import re
 import typing
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
@@ -142,7 +143,7 @@ def list_settings(stage: Any) -> tuple[Setting, ...]:
     for field in sorted(fields, key=lambda field: (field.metadata["setting"].role == "product", field.name in shared)):
         hint = hints[field.name]
         repeated = typing.get_origin(hint) is tuple
-        annotation = inspect.formatannotation(typing.get_args(hint)[0] if repeated else hint).replace("pathlib.", "")
+        annotation = re.sub(r"[\w.]+\.", "", inspect.formatannotation(typing.get_args(hint)[0] if repeated else hint))  # without modules
         facts = {"name": field.name, "annotation": annotation, "repeated": repeated, "default": field.default}
         settings.append(dataclasses.replace(field.metadata["setting"], **facts))
     return tuple(settings)

@@ -282,7 +282,9 @@ def _list_own_options(parameter: inspect.Parameter) -> list[Option]:
 
 
 def _describe_annotation(annotation: Any) -> str:
-    return "str" if annotation is inspect.Parameter.empty else inspect.formatannotation(annotation)
+    if annotation is inspect.Parameter.empty:
+        return "str"
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
 
 
 def _describe_own(target: object) -> str:

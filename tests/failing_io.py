@@ -16,7 +16,7 @@ import pytest
 from moeir.artifacts.manifests import MANIFEST
 from tests.conftest import CommandResult
 from tests.faults import Programme, list_files
-from tests.kill_points import FullDisk
+from tests.kill_points import FullDisk, wrap_calls
 from tests.stage_scenarios import read_if_present, run_command
 
 ERRORS = {
@@ -115,27 +115,23 @@ class _Calls:
     @contextmanager
     def replaced(self) -> Iterator[None]:
         """In the block the calls of Python are counted."""
-        opened = self._count("open", builtins.open)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(builtins, "open", opened)
-            patch.setattr(io, "open", opened)
-            for name, kind in {"open": "open", "fsync": "fsync", "mkdir": "mkdir", "rename": "rename", "replace": "rename"}.items():
-                patch.setattr(os, name, self._count(kind, getattr(os, name)))
+            wrap_calls(patch, ["open"], self._count, builtins)
+            patch.setattr(io, "open", builtins.open)
+            wrap_calls(patch, ("open", "fsync", "mkdir", "rename", "replace"), self._count)
             yield
 
-    def _count(self, kind: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def counted_call(*arguments: Any, **options: Any) -> Any:
-            file = arguments[1] if kind == "rename" else arguments[0]
-            path = os.readlink(f"/proc/self/fd/{file}") if isinstance(file, int) else os.path.abspath(os.fsdecode(file))
-            if os.path.realpath(path).startswith(str(self._folder)):
-                self.counts[kind] += 1
-                if kind == self._fault.kind and self._is_failing(self.counts[kind]):
-                    self.failed = path
-                    names = [] if kind == "fsync" else [str(arguments[0]), None, str(arguments[1])] if kind == "rename" else [path]
-                    raise OSError(self._fault.error, os.strerror(self._fault.error), *names)
-            return call(*arguments, **options)
-
-        return counted_call
+    def _count(self, name: str, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        kind = "rename" if name == "replace" else name
+        file = arguments[1] if kind == "rename" else arguments[0]
+        path = os.readlink(f"/proc/self/fd/{file}") if isinstance(file, int) else os.path.abspath(os.fsdecode(file))
+        if os.path.realpath(path).startswith(str(self._folder)):
+            self.counts[kind] += 1
+            if kind == self._fault.kind and self._is_failing(self.counts[kind]):
+                self.failed = path
+                names = [] if kind == "fsync" else [str(arguments[0]), None, str(arguments[1])] if kind == "rename" else [path]
+                raise OSError(self._fault.error, os.strerror(self._fault.error), *names)
+        return call(*arguments, **options)
 
     def _is_failing(self, count: int) -> bool:
         is_full = self._fault.error == errno.ENOSPC and self._fault.kind == "fsync"

@@ -12,7 +12,7 @@ import pytest
 
 from moeir.artifacts import atomic_write, manifests, unfinished
 from moeir.errors import ArtifactError, UsageError
-from tests.kill_points import each_disk_call, kill_at, kill_points
+from tests.kill_points import DISK_CALLS, each_disk_call, kill_at, kill_points, wrap_calls
 
 OLD = {"stage": "encode", "settings": {"dtype": "float32"}, "sources": {"corpus": ["1"]}}
 NEW = {"stage": "encode", "settings": {"dtype": "bfloat16"}, "sources": {"corpus": ["1"]}}
@@ -171,18 +171,15 @@ def interrupt_after(patch: pytest.MonkeyPatch, moment: int) -> list[str]:
     """Raise KeyboardInterrupt after the `moment`-th disk call, as Ctrl-C within it does -> the names of the calls, as they are made."""
     calls: list[str] = []
 
-    def interrupt(name: str, call: Callable[..., object]) -> Callable[..., object]:
-        def interrupted_call(*arguments: object, **options: object) -> object:
-            result = call(*arguments, **options)
-            calls.append(name)
-            if len(calls) == moment:
-                raise KeyboardInterrupt
-            return result
+    def call_and_interrupt(name: str, call: Callable[..., object], *arguments: object, **options: object) -> object:
+        result = call(*arguments, **options)
+        calls.append(name)
+        if len(calls) == moment:
+            raise KeyboardInterrupt
+        return result
 
-        return interrupted_call
-
-    for module, name in ((os, "fsync"), (os, "rename"), (os, "replace"), (os, "unlink"), (os, "rmdir"), (atomic_write, "_exchange_names")):
-        patch.setattr(module, name, interrupt(name, getattr(module, name)))
+    wrap_calls(patch, DISK_CALLS, call_and_interrupt)
+    wrap_calls(patch, ["_exchange_names"], call_and_interrupt, atomic_write)
     return calls
 
 

@@ -13,7 +13,6 @@ from moeir.artifacts import manifests
 from moeir.stages.push import hide_paths
 from tests.hub_server import TOKEN, StoredRepository
 
-RETRY = 6  # requests until the client gives up
 
 
 @pytest.fixture
@@ -132,7 +131,7 @@ def test_files_of_another_tool_are_not_replaced(hub, folder, moeir):
 
 FAULTS = {  # method, path, kind and times of a fault; exit code and words
     "the Hub is down": ("POST", "/api/repos/create", 500, 1, 1, "the Hub or the connection failed (Server error '500"),
-    "the upload breaks off": ("POST", "/commit/main", "close", RETRY, 1, "the Hub or the connection failed"),
+    "the upload breaks off": ("POST", "/commit/main", "close", 1, 1, "the Hub or the connection failed"),
     "the upload is refused": ("POST", "/commit/main", 403, 1, 2, "not accepted: 403"),
     "the commit fails": ("POST", "/commit/main", 500, 1, 1, "run the same command again to continue"),
     "another push came between": ("POST", "/commit/main", 412, 1, 2, "412"),

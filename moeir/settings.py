@@ -10,7 +10,7 @@ import inspect
 import operator
 import re
 import typing
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Hashable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -134,9 +134,13 @@ def _make_field(default: Any, setting: Setting) -> Any:
     return dataclasses.field(default=default, metadata={"setting": setting})
 
 
-@functools.cache
-def list_settings(stage: Any) -> tuple[Setting, ...]:
+def list_settings(stage: type) -> tuple[Setting, ...]:
     """The settings of a stage class: its own fields in order, then inherited ones, then its output."""
+    return _collect_settings(typing.cast(Hashable, stage))
+
+
+@functools.cache
+def _collect_settings(stage: Any) -> tuple[Setting, ...]:
     settings, hints = [], typing.get_type_hints(stage)
     shared = {name for kind in stage.__mro__[1:] for name in getattr(kind, "__dataclass_fields__", ())}
     fields = [field for field in stage.__dataclass_fields__.values() if "setting" in field.metadata]

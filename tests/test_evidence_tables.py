@@ -128,28 +128,6 @@ def test_a_difference_is_claimed_if_every_seed_has_its_sign() -> None:
     assert "nothing is concluded" in tables.judge(tables.Contrast(**(values | {"whole": False}), by_seed={1: 0.02}), 0.01)
 
 
-def test_a_page_keeps_its_words_and_a_changed_record_is_seen(experiment: Any, tmp_path: Path) -> None:
-    page = tmp_path / "x.md"
-    tables.write_page(page, "t", tables.describe(experiment), check=False)
-    page.write_text(page.read_text(encoding="utf-8") + "\nWhat it shows.\n", encoding="utf-8")
-    assert tables.write_page(page, "t", tables.describe(experiment), check=True)
-    experiment.records["new-1"]["scores"] = experiment.records["old-1"]["scores"]
-    assert not tables.write_page(page, "t", tables.describe(experiment), check=True)
-    tables.write_page(page, "t", tables.describe(experiment), check=False)
-    assert page.read_text(encoding="utf-8").endswith("What it shows.\n")
-
-
-def test_the_settings_that_were_tried_are_shown(experiment: Any, tmp_path: Path) -> None:
-    assert "tried" not in tables.describe(experiment)
-    for similarity, rate, value in (("0.5", "1e-6", 0.25), ("0.5", "1e-5", 0.5), ("cosine", "1e-5", 0.375)):
-        choice = {"choice": f"new-squad-{similarity}-{rate}", "group": "new-squad", "similarity": similarity, "rate": rate}
-        choice["nDCG@10"] = value
-        record.append_line(experiment.file, choice)
-    page = tables.describe(tables.Experiment("x", tmp_path / "declarations", tmp_path / "results"))
-    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line.startswith("| new-squad")]
-    assert lines == [["new-squad", "0.5", "0.2500", "**0.5000**"], ["new-squad", "cosine", "", "0.3750"]]
-
-
 def test_the_committed_pages_are_those_of_the_committed_records() -> None:
     lines: list[str] = []
     assert tables.main([], lines.append, check=True) == 0, "".join(lines)

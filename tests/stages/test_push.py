@@ -14,7 +14,6 @@ from moeir.stages.push import hide_paths
 from tests.hub_server import TOKEN, StoredRepository
 
 
-
 @pytest.fixture
 def folder(tmp_path, monkeypatch, toy, tiny_model_with_head, came_checkpoint, encodings, index):
     """A folder of a private name where commands run, with copies of a checkpoint, its encodings, its index, texts and judgements."""

@@ -131,10 +131,13 @@ def test_examples_of_another_format_are_checked(tmp_path: Path, moeir: Moeir) ->
 
 
 def test_a_note_and_an_allowed_kind_are_no_fault(tmp_path: Path, moeir: Moeir) -> None:
-    flags = write_files(tmp_path, corpus_jsonl=['{"_id": "x", "text": "who sleeps"}'])
+    more = {"corpus_jsonl": ['{"_id": "x", "text": "who sleeps"}'], "queries_jsonl": ['{"_id": "q3", "text": "why"}']}
+    flags = write_files(tmp_path, **more)
     assert moeir("check", *flags).code == 3
     result = moeir("check", *flags, "--allow", "query-in-corpus")
     assert result.code == 0 and "query-in-corpus, 1 (note)" in result.stdout
+    for problem in ("1 of 3 queries have no judgement, such as 'q3'", "1 of 3 queries are not in the run, such as 'q3'"):
+        assert problem in result.stdout
     wrong = moeir("check", *flags, "--allow", "query-in-corpse")
     assert wrong.code == 2 and "there is no such kind of fault; did you mean 'query-in-corpus'?" in wrong.stderr
 

@@ -210,10 +210,8 @@ def _exit_code(arguments: list[str]) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except MoeirError as problem:
-        return _report_error(problem, problem.exit_code)
-    except OSError as problem:
-        return _report_error(problem, 1)
+    except (MoeirError, OSError) as problem:
+        return _report_error(problem, getattr(problem, "exit_code", 1))
     except (MemoryError, RuntimeError, ImportError) as problem:
         if not is_out_of_memory(problem):
             return _report_bug(problem)
@@ -309,17 +307,12 @@ def _report_usage_error(problem: typer.TyperException) -> int:
     context = getattr(problem, "ctx", None)
     path = context.command_path.strip() if context else "moeir"
     flag = str(getattr(problem, "option_name", ""))
-    answers = (f"did you mean {similar}?" if context and (similar := _find_flag(flag, context.command)) else "", FLAG_ADVICE.get(flag, ""))
-    if any(answers):
+    own = {name for parameter in (context.command.params if context else ()) for name in parameter.opts}
+    similar = next((name for name in FLAGS_ELSEWHERE.get(flag, ()) if name in own), None)
+    if any(answers := (f"did you mean {similar}?" if similar else "", FLAG_ADVICE.get(flag, ""))):
         message = " ".join((f"No such option: {flag};", *filter(None, answers)))
     log.error("%s: %s (see %s --help)", path, shorten_message(message), path)
     return problem.exit_code
-
-
-def _find_flag(flag: str, command: Any) -> str | None:
-    """The flag of a command that has the meaning of another tool's `flag`."""
-    own = {name for parameter in command.params for name in parameter.opts}
-    return next((name for name in FLAGS_ELSEWHERE.get(flag, ()) if name in own), None)
 
 
 def _report_bug(problem: BaseException) -> int:

@@ -162,8 +162,8 @@ def format_bytes(count: float) -> str:
     >>> format_bytes(1536), format_bytes(3 * 2**30)
     ('1.5 KiB', '3.0 GiB')
     """
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if count < 1024 or unit == "TiB":
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
             return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024
-    return ""
+    return f"{count:.1f} TiB"

@@ -52,21 +52,20 @@ class Evaluation(dict[str, dict[str, float]]):
 def stage_function(name: str) -> Callable[..., Any]:
     """The Python function of a stage: its keywords are the stage's flags."""
     stage, python_name = stage_class(name), name.replace("-", "_")
-    stage_settings = (*settings.list_settings(stage), *settings.list_shorthands(stage))
+    known = {setting.name: setting for setting in (*settings.list_settings(stage), *settings.list_shorthands(stage))}
 
     def function(*arguments: Any, force: bool = False, **values: Any) -> Any:
-        known = [setting.name for setting in stage_settings]
         if unknown := next((key for key in values if key not in known), None):
             raise UsageError(f"moeir.{python_name} has no {unknown!r}{variants.suggest(unknown, known)}")
-        return run_function(stage, signature.bind_partial(*arguments, **values).arguments, force=force)
+        return _run_stage(stage, known, signature.bind_partial(*arguments, **values).arguments, force=force)
 
-    parameters = [_make_parameter(setting) for setting in stage_settings]
+    parameters = [_make_parameter(setting) for setting in known.values()]
     parameters.append(inspect.Parameter("force", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=bool))
     signature = inspect.Signature(sorted(parameters, key=lambda one: one.kind))
     function.__signature__ = signature  # type: ignore[attr-defined]
     function.__name__ = function.__qualname__ = python_name
     function.__module__ = "moeir"
-    described = "".join(f"\n    {setting.name}: {setting.help}" for setting in stage_settings)
+    described = "".join(f"\n    {setting.name}: {setting.help}" for setting in known.values())
     function.__doc__ = (
         f"{inspect.getdoc(stage)}\n\nKeywords, as the flags of `moeir {name}`:{described}\n    force: Replace an existing output."
     )
@@ -79,9 +78,7 @@ def _make_parameter(setting: settings.Setting) -> inspect.Parameter:
     return inspect.Parameter(setting.name, kind, default=default)
 
 
-def run_function(stage_type: type[Stage], values: Mapping[str, Any], *, force: bool) -> Any:
-    """Run a stage with Python values and return what it made."""
-    known = {setting.name: setting for setting in (*settings.list_settings(stage_type), *settings.list_shorthands(stage_type))}
+def _run_stage(stage_type: type[Stage], known: Mapping[str, settings.Setting], values: Mapping[str, Any], *, force: bool) -> Any:
     with data_sources.memory_folder() as folder:
         flags = {name: _to_setting(known[name], value, folder) for name, value in values.items() if value is not None}
         to_stream = "output" not in known or str(flags.get("output", known["output"].default)) == str(STREAM)

@@ -1,5 +1,6 @@
 """Parse and format typed option values: those of flags, of specs, of YAML and of callers in Python."""
 
+import difflib
 import json
 import math
 import re
@@ -78,6 +79,14 @@ def format_value(value: Any) -> str:
     if isinstance(value, tuple | list):
         return "+".join(value)
     return "none" if value is None else str(value)
+
+
+def suggest(name: str, known: Any) -> str:
+    """Suggestion for an error message about an unknown name: the closest known name, or all of them."""
+    close = difflib.get_close_matches(name.lower(), list(known), n=1)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; known: {', '.join(sorted(known))}" if known else ""
 
 
 def kebab_case(name: str) -> str:

@@ -5,10 +5,10 @@ The command line, the YAML file and the manifest are three views of the same fie
 """
 
 import dataclasses
-import difflib
 import functools
+import inspect
 import operator
-import types
+import re
 import typing
 from collections.abc import Callable, Hashable, Mapping, Set
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ import yaml
 
 from moeir import data_sources
 from moeir.errors import DataError, UsageError
-from moeir.parsing import kebab_case, parse_value
+from moeir.parsing import kebab_case, parse_value, suggest
 
 LIMITS = {
     "minimum": ("at least", operator.ge),
@@ -147,7 +147,7 @@ def _collect_settings(stage: Any) -> tuple[Setting, ...]:
     for field in sorted(fields, key=lambda field: (field.metadata["setting"].role == "product", field.name in shared)):
         hint = hints[field.name]
         repeated = typing.get_origin(hint) is tuple
-        annotation = _type_name(typing.get_args(hint)[0] if repeated else hint)
+        annotation = re.sub(r"[\w.]+\.", "", inspect.formatannotation(typing.get_args(hint)[0] if repeated else hint))  # without modules
         facts = {"name": field.name, "annotation": annotation, "repeated": repeated, "default": field.default}
         settings.append(dataclasses.replace(field.metadata["setting"], **facts))
     return tuple(settings)
@@ -165,12 +165,6 @@ def check_combinations(stage: Any) -> None:
                 flags = [settings[name].flag for name in names]
                 flags += ["--dataset"] if any(settings[name].part and settings[name].is_filled(chosen) for name in names) else []
                 raise UsageError(f"{setting.flag} needs {' or '.join(flags)}")
-
-
-def _type_name(hint: Any) -> str:
-    if isinstance(hint, types.UnionType):
-        return " | ".join(_type_name(part) for part in typing.get_args(hint))
-    return "None" if hint is type(None) else str(hint.__name__)
 
 
 def list_shorthands(stage: type) -> tuple[Setting, ...]:
@@ -252,8 +246,7 @@ def _read_config(settings: tuple[Setting, ...], config: Path | None) -> typing.I
     for key, value in read_yaml(config).items():
         name = str(key).replace("-", "_")
         if name not in known:
-            matches = difflib.get_close_matches(name, known, n=1)
-            raise UsageError(f"{config}: unknown key {key!r}" + (f"; did you mean {matches[0]!r}?" if matches else ""))
+            raise UsageError(f"{config}: unknown key {key!r}{suggest(name, known)}")
         if (other := keys.setdefault(known[name].name, key)) != key:
             raise UsageError(f"{config}: {other!r} and {key!r} are the same setting; leave one out")
         yield known[name], value, f"{config}: {key}"

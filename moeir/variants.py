@@ -11,7 +11,6 @@ is never imported, only one that the user names: on the command line, in Python 
 """
 
 import ast
-import difflib
 import functools
 import hashlib
 import importlib
@@ -26,6 +25,7 @@ from typing import Any
 
 from moeir.errors import UsageError
 from moeir.parsing import kebab_case, parse_value
+from moeir.parsing import suggest as suggest
 
 FOLDER = Path(__file__).parent
 FORMULAS = {
@@ -294,11 +294,3 @@ def _describe_own(target: object) -> str:
     if inspect.isfunction(target):
         return f"{target.__name__}{inspect.signature(target)}"
     return "nothing of this name" if target is None else type(target).__name__
-
-
-def suggest(name: str, known: Any) -> str:
-    """Suggestion for an error message about an unknown name: the closest known name, or all of them."""
-    close = difflib.get_close_matches(name.lower(), list(known), n=1)
-    if close:
-        return f"; did you mean {close[0]!r}?"
-    return f"; known: {', '.join(sorted(known))}" if known else ""

@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import time
-from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +110,3 @@ class Browser:
         box = self.evaluate(f"(box => [box.x + box.width / 2, box.y + box.height / 2])({element}.getBoundingClientRect())")
         for kind in ("mousePressed", "mouseReleased"):
             self.send("Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1)
-
-    def screenshot(self, file: Path, *, whole: bool = True) -> None:
-        """Save a screenshot as .png."""
-        file.write_bytes(b64decode(self.send("Page.captureScreenshot", captureBeyondViewport=whole, format="png")["data"]))

@@ -147,15 +147,6 @@ def pytest_runtest_setup() -> None:
         seed(0)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """The tables of the programmes of faults, as `record_property("faults", (name, {fault: counts}))` gives them."""
-    reports = (report for key in ("passed", "failed") for report in terminalreporter.stats.get(key, ()) if report.when == "call")
-    tables = [value for report in reports for name, value in report.user_properties if name == "faults"]
-    for name, table in sorted(tables, key=lambda entry: str(entry[0])):
-        for fault, counts in table.items():
-            terminalreporter.write_line(f"| {name} | {fault} | {' | '.join(map(str, counts))} |")
-
-
 @pytest.fixture
 def check_golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     """`check_golden(name, text)` compares a text with the file tests/golden/NAME."""

@@ -118,11 +118,6 @@ class Programme:
         """The sum of a column of the table."""
         return sum(count for (_, name), count in self.counts.items() if name == column)
 
-    def table(self) -> dict[str, tuple[int, ...]]:
-        """By kind of fault: faults that took place, commands that were refused, and failures."""
-        rows = dict.fromkeys(row for row, _ in self.counts)
-        return {row: tuple(self.counts[row, column] for column in ("faults", "refusals", "failures")) for row in rows}
-
 
 def _run_undisturbed(scenario: Scenario) -> None:
     if scenario.processes > 1:

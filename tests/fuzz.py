@@ -13,12 +13,12 @@ import resource
 import signal
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from moeir import settings, variants
+from moeir import variants
 from moeir.analysis import training_monitor
 from moeir.artifacts import journals, manifests
 from moeir.errors import MoeirError
@@ -27,7 +27,6 @@ from moeir.formats.base import Collection, Conversion
 from moeir.fusion import files as fusion_files
 from moeir.records.generated_queries import read_generated_queries
 from moeir.reporting import training_curves
-from moeir.stages import stage_class
 from moeir.stages.base import run_stage
 from moeir.stages.check import Check
 from tests import fuzz_artifacts
@@ -66,17 +65,6 @@ FORMATS: dict[str, tuple[str, ...]] = {  # format -> whole files of it
     "beir-qrels": ("query-id\tcorpus-id\tscore\nq1\towl\t1\nq2\tcat\t0\n",),
     "run": ("q1 Q0 owl 1 2.5 bm25\nq1 Q0 cat 2 -1.5e-3 bm25\nq2 Q0 owl 1 0.25 bm25\n",),
 }  # fmt: skip
-CONFIGURED = ("fuse", "finetune", "search")
-CONFIGS = (  # of each
-    "run: [a.trec, b.trec]\nmethod: rrf:constant=60\ndepth: 100\n",
-    "model: ckpt\narch: came:shared_layers=3,pooling=mean\nlearning-rate: 2e-5\nsteps: 100\n"
-    "train: [a.jsonl]\ncorpus: c.tsv\nqueries: q.tsv\noutput: out\n",
-    "# words\nqueries: 'q.tsv'\nindex:\n  - idx\nexpert: [lexical, global]\ndepth: 10000000\n",
-)
-SPECS = (
-    "came:shared_layers=3,pooling=mean,global_scale=20", "rrf:constant=60", "linear:weights=0.5+-1e-3+2", "faiss:rescore=true",
-    "bm25:k1=0.9", "competitive:temperature=0.5", "contrastive", "mlm:rate=0.3", "taser:routing=token,experts=4", "qdrant",
-)  # fmt: skip
 TOKENS = (
     b"null", b"true", b"-1", b"0", b"1e999", b"-1e-400", b"NaN", b"Infinity", b"9223372036854775808", b"18446744073709551616", b"9" * 400,
     b"[" * 300, b"{" * 300, b"[]", b"{}", b'""', b'"', b"'", b"\\", b"\\ud800", b"\\u0000", b"\0", b"\x1b[2J", b"\xff", b"\xef\xbb\xbf",
@@ -107,28 +95,6 @@ def _check_file(path: Path, setting: str) -> None:
     """`moeir check`, which reads faulty lines, too, and ends with an error if there are any."""
     value: Any = path if setting in ("corpus", "queries") else (path,)
     run_stage(Check(**{setting: value}))
-
-
-def _accept_any(actions: Iterable[Callable[[], object]]) -> None:
-    """Run all actions; MoeirError if each of them raises one."""
-    accepted = 0
-    for action in actions:
-        with contextlib.suppress(MoeirError):
-            action()
-            accepted += 1
-    if not accepted:
-        raise MoeirError("of none")
-
-
-def _read_config(path: Path) -> None:
-    """The file as settings of some stages."""
-    _accept_any(lambda name=name: settings.to_yaml(settings.build_stage(stage_class(name), {}, path)) for name in CONFIGURED)
-
-
-def _resolve_spec(path: Path) -> None:
-    """The content as a spec of every package."""
-    text = path.read_text(encoding="utf-8", errors="replace")
-    _accept_any(lambda package=package: variants.resolve_spec(package, text) for package in variants.PACKAGES)
 
 
 def _read_sealed_manifest(path: Path) -> None:
@@ -173,8 +139,6 @@ def list_targets() -> dict[str, Target]:
         targets[f"check {setting}"] = Target(functools.partial(_check_file, setting=setting), "data.jsonl", own_seeds)
     generated = b'{"_id": "owl", "queries": ["who hunts", "what flies"]}\n{"_id": "cat", "queries": ["who waits"]}\n'
     targets["generated queries"] = Target(lambda path: list(read_generated_queries(path)), "data.jsonl", (generated,))
-    targets["config"] = Target(_read_config, "settings.yaml", tuple(text.encode() for text in CONFIGS))
-    targets["spec"] = Target(_resolve_spec, "spec.txt", tuple(text.encode() for text in SPECS))
     targets["manifest"] = Target(_read_sealed_manifest, manifests.MANIFEST, (_make_manifest(),))
     fusion = {"moeir_fusion": 1, "method": "linear:weights=0.5+1", "runs": ["a", "b"], "found": {"by": "moeir fuse", "depth": 100}}
     targets["fusion"] = Target(fusion_files.read_fusion, "fusion.json", (json.dumps(fusion, indent=1).encode(),))

@@ -26,10 +26,6 @@ from tests.tiny_t5 import write_tiny_t5
 FOLDER, QUERIES = "artifacts", TOY / "test-queries.tsv"
 HEADER = "header.json"  # stands for the header of the model.safetensors beside it, whose length is made right
 LARGEST = 20_000  # bytes of a file that is mutated
-ENGINES: dict[str, tuple[str, ...]] = {
-    "exact": (),
-    "scan": ("lexical=scan", "local=scan", "global=scan"),
-}
 FAMILIES: dict[str, dict[str, Any]] = {
     "bert": {},
     "roberta": {"type_vocab_size": 1, "pad_token_id": 1},
@@ -77,9 +73,7 @@ def make_artifacts() -> Path:
     make("came", "init", "--model", root / "tiny", "--arch", "came:shared_layers=1,local_dim=8", *lengths)
     make("dense", "init", "--model", root / "tiny", "--arch", "dense", *lengths)
     make("encodings", "encode", "--model", root / "came", "--corpus", corpus, "--dtype", "float32")
-    make("bm25", "index", "--corpus", corpus, "--engine", "bm25")
-    for name, specs in ENGINES.items():
-        make(name, "index", "--encodings", root / "encodings", *(word for spec in specs for word in ("--engine", spec)))
+    make("index", "index", "--encodings", root / "encodings", "--engine", "lexical=scan")
     _write_weights(root / "weights")
     shutil.copytree(root / "dense", root / "weights" / "sentence", ignore=shutil.ignore_patterns("moeir.json", manifests.MANIFEST))
     for write in (tokenizers.write_bert, tokenizers.write_roberta, tokenizers.write_modernbert, tokenizers.write_xlm_roberta):
@@ -195,10 +189,9 @@ def _read_t5(folder: Path) -> None:
     generator.generate_lines([Text(str(number), content) for number, content in enumerate(TEXTS)])
 
 
-INDEX_FILES = ("manifest.json", "ids.txt", "*/engine.json", "*/*.npy")
 READERS: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {  # of each target: how it is read, and its files
     "encodings": (read_encodings, ("encodings/manifest.json", "encodings/ids.txt", "encodings/*/*.npy")),
-    **{f"{name} index": (read_index, tuple(f"{name}/{pattern}" for pattern in INDEX_FILES)) for name in ("bm25", *ENGINES)},
+    "index": (read_index, ("index/manifest.json", "index/*/engine.json", "index/*/*.npy")),
     "checkpoint": (_read_checkpoint, ("came/*.json", "dense/*.json")),
     "configurations": (_read_weights, ("weights/*/*.json", "weights/*/1_Pooling/*.json")),
     "weights": (_read_weights, ("weights/*/*.safetensors", f"weights/*/{HEADER}")),

@@ -1,7 +1,4 @@
-"""A stand-in for the Hugging Face Hub: what huggingface_hub asks for to make a repository, commit files, store large ones, and download.
-
-Large files (.npy, .safetensors, and what is above `LARGE` bytes) go through LFS, and are downloaded from another host, as the Hub's are.
-"""
+"""A stand-in for the Hugging Face Hub: what huggingface_hub asks for to make a repository, commit files, and download."""
 
 import base64
 import hashlib
@@ -19,8 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-TOKEN, LARGE = "hf_a_token_of_anna", 20_000
-LARGE_SUFFIXES = (".npy", ".safetensors")
+TOKEN = "hf_a_token_of_anna"
 Answer = tuple[int, dict[str, str], bytes]
 
 
@@ -57,12 +53,10 @@ class StandIn:
 
     address: str = ""
     repositories: dict[str, StoredRepository] = field(default_factory=dict)
-    blobs: dict[str, bytes] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
     ended: threading.Event = field(default_factory=threading.Event)
-    tokens_elsewhere: list[str] = field(default_factory=list)  # tokens that were sent to the host of large files
 
     def fail(self, method: str, path: str, kind: int | str | bytes, times: int = 1) -> None:
         self.faults.append(Fault(method, path, kind, times))
@@ -77,16 +71,6 @@ class StandIn:
                 fault.times -= 1
                 return fault.kind
         return None
-
-
-def is_large(name: str, size: int) -> bool:
-    return size > LARGE or (size > 0 and name.endswith(LARGE_SUFFIXES))
-
-
-def object_name(name: str, content: bytes) -> str:
-    """The sha256 of a large file, git's name of the blob of any other."""
-    blob = b"blob %d\0" % len(content) + content
-    return hashlib.sha256(content).hexdigest() if is_large(name, len(content)) else hashlib.sha1(blob).hexdigest()
 
 
 def as_json(value: Any, status: int = 200) -> Answer:
@@ -125,7 +109,7 @@ class Handler(BaseHTTPRequestHandler):
         other = (200, {"Content-Type": "application/json"}, fault) if isinstance(fault, bytes) else None
         self.send(error(fault) if isinstance(fault, int) else other or self.answer(path, body), fault)
 
-    do_GET = do_HEAD = do_POST = do_PUT = handle_any
+    do_GET = do_HEAD = do_POST = handle_any
 
     def read_chunks(self) -> bytes:
         content = b""
@@ -184,29 +168,10 @@ class Handler(BaseHTTPRequestHandler):
     def preupload(self, body: bytes, name: str) -> Answer:
         if not self.may_write:
             return error(401)
-        files, answers = self.state.files(name), []
-        for one in json.loads(body)["files"]:
-            self.state.bodies.append(base64.b64decode(one["sample"]))
-            mode = "lfs" if is_large(one["path"], one["size"]) else "regular"
-            oid = object_name(one["path"], files[one["path"]]) if one["path"] in files else None
-            answers.append({"path": one["path"], "uploadMode": mode, "shouldIgnore": False, "oid": oid})
+        names, files = [one["path"] for one in json.loads(body)["files"]], self.state.files(name)
+        oids = {path: hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest() for path, content in files.items()}  # git's
+        answers = [{"path": path, "uploadMode": "regular", "shouldIgnore": False, "oid": oids.get(path)} for path in names]
         return as_json({"files": answers})
-
-    def batch(self, body: bytes, name: str) -> Answer:
-        objects = []
-        for one in json.loads(body)["objects"]:
-            links = {"upload": {"href": f"{self.state.address}/lfs/{one['oid']}"}, "verify": {"href": f"{self.state.address}/verify"}}
-            objects.append(one if one["oid"] in self.state.blobs else {**one, "actions": links})
-        return as_json({"transfer": "basic", "objects": objects})
-
-    def put(self, body: bytes, oid: str) -> Answer:
-        if hashlib.sha256(body).hexdigest() != oid:
-            return error(400)
-        self.state.blobs[oid] = body
-        return as_json({})
-
-    def verify(self, body: bytes) -> Answer:
-        return as_json({}) if json.loads(body)["oid"] in self.state.blobs else error(404)
 
     def validate(self, body: bytes) -> Answer:
         licence = re.search("^license: (.*)$", json.loads(body)["content"], re.MULTILINE)
@@ -226,10 +191,6 @@ class Handler(BaseHTTPRequestHandler):
             if key == "file":
                 files[value["path"]] = base64.b64decode(value["content"])
                 self.state.bodies.append(files[value["path"]])
-            elif key == "lfsFile" and value["oid"] not in self.state.blobs:
-                return error(400)
-            elif key == "lfsFile":
-                files[value["path"]] = self.state.blobs[value["oid"]]
             elif key == "deletedFile":
                 del files[value["path"]]
         repository.commits.append(files)
@@ -243,17 +204,8 @@ class Handler(BaseHTTPRequestHandler):
             return error(404, "RevisionNotFound")
         if (content := repository.commits[number].get(file)) is None:
             return error(404, "EntryNotFound")
-        oid = object_name(file, content)
-        headers = {"X-Repo-Commit": repository.commit_name(number), "ETag": f'"{oid}"'}
-        if not is_large(file, len(content)):
-            return self.ranged(content, headers)
-        elsewhere = f"{self.state.address.replace('127.0.0.1', 'localhost')}/elsewhere/{oid}"
-        return 302, headers | {"Location": elsewhere, "X-Linked-ETag": f'"{oid}"', "X-Linked-Size": str(len(content))}, b""
-
-    def elsewhere(self, body: bytes, oid: str) -> Answer:
-        if "Authorization" in self.headers:
-            self.state.tokens_elsewhere.append(self.headers["Authorization"])
-        return self.ranged(self.state.blobs[oid], {})
+        etag = hashlib.sha256(content).hexdigest()
+        return self.ranged(content, {"X-Repo-Commit": repository.commit_name(number), "ETag": f'"{etag}"'})
 
     def ranged(self, content: bytes, headers: dict[str, str]) -> Answer:
         first = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range") or "")
@@ -268,13 +220,9 @@ ROUTES = [
     ("POST", "/api/repos/create", Handler.create),
     ("GET", f"/api/models/{REPOSITORY}(?:/revision/(.+))?", Handler.info),
     ("POST", f"/api/models/{REPOSITORY}/preupload/main", Handler.preupload),
-    ("POST", rf"/{REPOSITORY}\.git/info/lfs/objects/batch", Handler.batch),
-    ("PUT", r"/lfs/(\w+)", Handler.put),
-    ("POST", "/verify", Handler.verify),
     ("POST", "/api/validate-yaml", Handler.validate),
     ("POST", f"/api/models/{REPOSITORY}/commit/main", Handler.commit),
     ("GET HEAD", f"/{REPOSITORY}/resolve/([^/]+)/(.+)", Handler.resolve),
-    ("GET", r"/elsewhere/(\w+)", Handler.elsewhere),
 ]
 
 

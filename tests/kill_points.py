@@ -1,10 +1,13 @@
-"""Kill a forked child, or a command in one, just before its n-th fsync, rename, replace or removal."""
+"""Kill a forked child, or a command in one, just before its n-th fsync, rename, replace or removal; and a full disk."""
 
+import functools
+import itertools
 import os
+import resource
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -53,18 +56,29 @@ def kill_points(every: int = 1, first: int = 0) -> Iterator[int]:
     yield from range(first, 1000, every)
 
 
+def wrap_calls(patch: pytest.MonkeyPatch, names: Iterable[str], around: Callable[..., Any], module: object = os) -> None:
+    """Let `around(name, call, *arguments, **options)` stand for functions of a module."""
+    for name in names:
+        patch.setattr(module, name, functools.partial(around, name, getattr(module, name)))
+
+
 def _kill_before(moment: int) -> None:
-    calls = 0
+    remaining = itertools.count(moment, -1)
 
-    def count(call: Callable[..., Any]) -> Callable[..., Any]:
-        def counting_call(*arguments: Any, **options: Any) -> Any:
-            nonlocal calls
-            if calls == moment:
-                os.kill(os.getpid(), signal.SIGKILL)
-            calls += 1
-            return call(*arguments, **options)
+    def kill_or_call(_: str, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        if next(remaining) == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return call(*arguments, **options)
 
-        return counting_call
+    wrap_calls(pytest.MonkeyPatch(), DISK_CALLS, kill_or_call)
 
-    for name in DISK_CALLS:
-        setattr(os, name, count(getattr(os, name)))
+
+class FullDisk:
+    """Limit the size of files, as a full disk would, until closed; also of those that native code writes."""
+
+    def __init__(self, folder: object = None, bytes: int = 0) -> None:
+        self._limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (bytes, self._limits[1]))
+
+    def close(self) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, self._limits)

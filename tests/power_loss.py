@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.faults import Programme
+from tests.kill_points import wrap_calls
 
 CALLS = ("fsync", "rename", "replace", "unlink", "remove", "rmdir", "mkdir", "link", "symlink")
 SECTOR = 512  # bytes that a disk writes at once
@@ -131,23 +132,19 @@ class Recorder:
     def watch(self) -> Iterator[None]:
         """Record the calls of this process; the end counts as an event."""
         with pytest.MonkeyPatch.context() as patch:
-            for name in CALLS:
-                patch.setattr(os, name, self._record(name, getattr(os, name)))
+            wrap_calls(patch, CALLS, self._record)
             yield
         self._cut_power("end", ended=True)
 
-    def _record(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def recorded_call(*arguments: Any, **options: Any) -> Any:
-            self.events += 1
-            self._cut_power(f"{name}, event {self.events}", ended=False)
-            result = call(*arguments, **options)
-            if name == "fsync":
-                self._sync(arguments[0])
-            else:
-                self._scan()
-            return result
-
-        return recorded_call
+    def _record(self, name: str, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        self.events += 1
+        self._cut_power(f"{name}, event {self.events}", ended=False)
+        result = call(*arguments, **options)
+        if name == "fsync":
+            self._sync(arguments[0])
+        else:
+            self._scan()
+        return result
 
     def _sync(self, descriptor: int) -> None:
         """Make the content of a file durable, or all changes of the names in a folder."""

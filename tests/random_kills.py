@@ -2,8 +2,7 @@
 
 A run is a forked child with a process group of its own; the processes that a stage starts belong to that group. SIGKILL and SIGTERM go
 to the main process or to the whole group, Ctrl-C to the whole group, as from a terminal. The scenarios of a programme run side by side:
-two shards, two parts of a chain of which the second waits for the files of the first, or the processes of a distributed training, which
-end together, as under torchrun.
+two shards, or the processes of a distributed training, which end together, as under torchrun.
 """
 
 import os
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 MAX_KILLS = 3  # of one product
 SECONDS_TO_END, SECONDS_OF_A_RUN = 30.0, 300.0
-SOURCE_IS_MISSING = (3, 4)  # exit codes of a command whose source is not there yet
 STOPPED = 130
 
 
@@ -59,9 +57,7 @@ class Run:
                 os.environ |= {name: str(value) for name, value in world.items()}
                 reset_process_state()
             for command in self.scenario.commands:
-                while (result := run_command(command)).code in SOURCE_IS_MISSING and self.scenario.waits:
-                    time.sleep(0.05)
-                if result.code:
+                if (result := run_command(command)).code:
                     self._messages.write_text(result.stderr)
                     return result.code
         except KeyboardInterrupt:  # before or after the command

@@ -33,13 +33,12 @@ TIMES = ("seconds", "tokens_per_second")
 
 class Scenario(NamedTuple):
     """Commands that run in a folder with the inputs in `in/` and products in `out/`, after `earlier` ones, which may be interrupted; in
-    several `processes` if it is distributed. Where it `waits`, another scenario beside it makes its sources."""
+    several `processes` if it is distributed."""
 
     commands: tuple[str, ...]
     earlier: tuple[str, ...] = ()
     interrupted: bool = False
     processes: int = 1
-    waits: bool = False
 
     @property
     def all_commands(self) -> tuple[str, ...]:
@@ -69,12 +68,7 @@ ENCODE = f"encode --model in/came {CORPUS} --dtype float32 --output out/encoding
 BM25 = f"index {CORPUS} --engine bm25 --output out/bm25"
 UPDATE = "index --encodings in/encodings --encodings in/more --delete in/ids.txt --output out/updated"
 SEARCH = "search --queries in/toy/test-queries.tsv --depth 5 --batch-size 2 --dtype float32"
-BM25_SEARCH = f"{SEARCH} --index out/bm25 --output out/bm25.trec"
 FUSE = "fuse --run in/bm25.trec --run in/came.trec"
-AFTER_BM25 = (
-    "fuse --run out/bm25.trec --run in/came.trec --method rrf --output out/fused.trec",
-    "evaluate --run out/fused.trec --qrels in/toy/test-qrels.tsv --output out/table.txt",
-)
 INPUTS = {
     "came": "init --model in/tiny --arch came:shared_layers=1,local_dim=8 --query-length 16 --document-length 32",
     "lce": "init --model in/tiny --arch cross-encoder --query-length 12 --document-length 20",
@@ -117,11 +111,17 @@ SCENARIOS = {
         (f"{FUSE} --method combsum --force --output out/fused.trec",), (f"{FUSE} --method rrf --output out/fused.trec",)
     ),
     "evaluate": Scenario(("evaluate --run in/bm25.trec --qrels in/toy/test-qrels.tsv --output out/table.txt",)),
-    "chain": Scenario((BM25, BM25_SEARCH, *AFTER_BM25)),
+    "chain": Scenario(
+        (
+            BM25,
+            f"{SEARCH} --index out/bm25 --output out/bm25.trec",
+            "fuse --run out/bm25.trec --run in/came.trec --method rrf --output out/fused.trec",
+            "evaluate --run out/fused.trec --qrels in/toy/test-qrels.tsv --output out/table.txt",
+        )
+    ),
 }
 PROGRAMMES = {name: (scenario,) for name, scenario in SCENARIOS.items()} | {  # scenarios side by side
     "two shards": (Scenario((f"{ENCODE} --shard 0/2",)), Scenario((f"{ENCODE} --shard 1/2",))),
-    "two jobs of a chain": (Scenario((BM25, BM25_SEARCH)), Scenario(AFTER_BM25, waits=True)),
     "encode in two processes": (Scenario((f"{ENCODE.replace(CORPUS, '--corpus in/long.jsonl')} --device cpu",), processes=2),),
     "distributed training": (Scenario((f"finetune {TRAINING} {EXAMPLES} --steps 3 --device cpu --output out/trained",), processes=2),),
 }

@@ -1,8 +1,9 @@
-"""Arrays of another dtype, shape, length or content under a manifest that matches them are refused when they are opened, never searched."""
+"""A changed or missing byte of any file is refused, and so are other arrays under a manifest that matches them: never searched."""
 
 import io
 import itertools
 import json
+import random
 import shutil
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -115,6 +116,23 @@ def test_every_changed_array_is_refused_by_name(artifacts: Path, name: str) -> N
         expert, _, own = array.partition("/")
         assert f"{name}/{expert}/" in str(refusal.value) and own in str(refusal.value), (array, change)
     assert cases > 40
+
+
+@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.torture)])
+@pytest.mark.parametrize("name", ARTIFACTS)
+def test_every_damaged_file_is_refused_by_name(artifacts: Path, name: str, every: int) -> None:
+    """Two flips and two cuts of each file; the plain run does one in seven."""
+    files, generator = sorted(path for path in (artifacts / name).rglob("*") if path.is_file()), random.Random(1)
+    for file, damage in list(itertools.product(files, ("flip", "other flip", "empty", "short")))[::every]:
+        content = file.read_bytes()
+        damaged = bytearray(content[: {"empty": 0, "short": len(content) - 1}.get(damage)])
+        if "flip" in damage:
+            damaged[generator.randrange(len(content))] ^= 1 << generator.randrange(8)
+        file.write_bytes(damaged)
+        with pytest.raises(ArtifactError, match=r"damaged.* again") as refusal:
+            (open_encodings if name.endswith("encodings") else open_index)(artifacts / name)
+        assert str(file) in str(refusal.value), damage
+        file.write_bytes(content)
 
 
 def test_ids_of_another_number_are_refused(encodings: Path, index: Path, tmp_path: Path) -> None:

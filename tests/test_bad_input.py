@@ -4,7 +4,6 @@ import fcntl
 import io
 import json
 import os
-import resource
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from moeir.artifacts import manifests
+from tests.kill_points import FullDisk
 
 Setup = Callable[[Path], object]
 
@@ -34,11 +34,11 @@ def write_file(name: str, content: str | bytes) -> Setup:
 
 def write_corpus(*lines: str) -> Setup:
     """Write bad.jsonl: a valid line, then `lines`."""
-    return write_file("bad.jsonl", "\n".join(['{"_id": "a", "text": "owl"}', *lines]) + "\n")
+    return write_lines('{"_id": "a", "text": "owl"}', *lines)
 
 
-def write_example(line: str) -> Setup:
-    return write_file("bad.jsonl", line + "\n")
+def write_lines(*lines: str) -> Setup:
+    return write_file("bad.jsonl", "".join(f"{line}\n" for line in lines))
 
 
 def damaged_copy(what: str, name: str, damage: Callable[[Path], object]) -> Setup:
@@ -92,17 +92,6 @@ def make_read_only(folder: Path) -> None:
 
 def lead_in_a_circle(folder: Path) -> None:
     (folder / "circle").symlink_to("circle")
-
-
-class FullDisk:
-    """Limit the size of files, as a full disk would, until closed."""
-
-    def __init__(self, folder: Path, bytes: int = 0) -> None:
-        self._limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (bytes, self._limits[1]))
-
-    def close(self) -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, self._limits)
 
 
 def leave_unfinished_work(folder: Path) -> None:
@@ -179,9 +168,9 @@ ROWS: list[tuple[str, int, str] | tuple[str, int, str, Setup]] = [
     (EVALUATE + "bad.trec", 3, "bad.trec: run of another collection", write_file("bad.trec", "x Q0 y 1 1.0 t\n")),
     (MINE, 3, "test.qrels: no query has both positives and negatives in one.trec; do the ids agree?",
      write_file("test.qrels", "zz 0 owl 1\n")),
-    (TRAIN + "bad.jsonl", 3, "names document yak, which is", write_example(GOOD.replace("cat", "yak"))),
-    (TRAIN + "bad.jsonl", 3, "query t9 is not among the queries", write_example(GOOD.replace("t1", "t9"))),
-    (ALONE, 3, "name their file with --queries", write_example(GOOD)),
+    (TRAIN + "bad.jsonl", 3, "names document yak, which is", write_lines(GOOD.replace("cat", "yak"))),
+    (TRAIN + "bad.jsonl", 3, "query t9 is not among the queries", write_lines(GOOD.replace("t1", "t9"))),
+    (ALONE, 3, "name their file with --queries", write_lines(GOOD)),
     (SEARCH + "absent", 4, "absent: no such index"),
     (SEARCH + "bad", 4, "bad: has no manifest.json: unfinished", damaged_copy("bm25", "manifest.json", Path.unlink)),
     (SEARCH + "enc", 4, "enc: expected an index, found encodings (made by moeir encode)"),
@@ -253,9 +242,9 @@ ROWS: list[tuple[str, int, str] | tuple[str, int, str, Setup]] = [
     (TRAIN + "good.jsonl --objective contrastive:entropy_sign=x", 2, "entropy_sign=x: expected maximise or as-printed"),
     (TRAIN + "good.jsonl --objective competitive:ties=x", 2, "ties=x: expected one of average", write_file("corpus.jsonl", "{")),
     (TRAIN + "bad.jsonl --objective margin-mse", 1, "step 1: the loss is inf; no update was made yet: check",
-     write_example(SCORED.replace("1.5", "1e30").replace("0.5", "-1e30"))),
+     write_lines(SCORED.replace("1.5", "1e30").replace("0.5", "-1e30"))),
     (TRAIN + "good.jsonl --learning-rate 1e300", 1, "the weights contain NaN or Inf"),
-    (TRAIN + "bad.jsonl", 3, "bad.jsonl:1: positive_scores: expected finite", write_example(SCORED.replace("1.5", '"x"'))),
+    (TRAIN + "bad.jsonl", 3, "bad.jsonl:1: positive_scores: expected finite", write_lines(SCORED.replace("1.5", '"x"'))),
     ("report --training absent", 4, "absent: no such training: moeir finetune and pretrain"),
     ("report --training came", 4, "came: has no metrics.jsonl"),
     ("report --training bad.jsonl", 3, "bad.jsonl: is empty", write_file("bad.jsonl", "")),
@@ -269,7 +258,7 @@ ROWS: list[tuple[str, int, str] | tuple[str, int, str, Setup]] = [
     (CONVERT + "test.qrels --to beir", 2, "--output -: the output is a folder; name one"),
     (CONVERT + "absent --to tsv", 3, "absent: no such file or folder (--input)"),
     (CONVERT + "bad.jsonl --to dpr --queries train-queries.jsonl --corpus corpus.jsonl --output out", 3,
-     "query 't1': 'yak' is not in the file of --corpus", write_example(GOOD.replace("cat", "yak"))),
+     "query 't1': 'yak' is not in the file of --corpus", write_lines(GOOD.replace("cat", "yak"))),
     ("check", 2, "check needs --corpus, --queries, --qrels, --train or --run"),
     (CHECK + "--form xml", 2, "--form xml: expected text or json"),
     (CHECK + "--most -1", 2, "--most -1: expected at least 0"),

@@ -19,18 +19,10 @@ def write_collection(
         qrels.write_qrels(of_part, folder / "qrels" / f"{part}.tsv.gz")
 
 
-def test_a_question_with_the_words_of_a_tested_one_is_never_drawn_for_training(tmp_path: Path) -> None:
-    questions = {"t1": "Who built it?", "t2": "Where?", "t3": "WHEN, then", "d1": "who built  it", "d2": "when then?"}
-    judged = {"train": {name: {"p": 1} for name in ("t1", "t2", "t3")}, "dev": {name: {"p": 1} for name in ("d1", "d2")}}
-    write_collection(tmp_path, questions, judged, {"p": ("", "words")})
-    samples, _ = sample_questions.sample_queries(tmp_path, 10, 10, seed=1)
-    assert [question.id for question in samples["train"]] == ["t2"]
-    assert {question.id for question in samples["dev"]} == {"d1", "d2"}
-
-
-def test_one_question_of_each_wording_stays_with_the_judgements_of_all(tmp_path: Path) -> None:
-    questions = {"t1": "What is flu ?", "t2": "What is gout ?", "t3": "what is Gout", "d1": "What is flu?", "d2": "what is FLU"}
-    judged = {"train": {"t1": {"a": 1}, "t2": {"b": 1}, "t3": {"c": 2}}, "dev": {"d1": {"d": 1}, "d2": {"e": 1, "a": 0}}}
+def test_one_question_of_each_wording_stays_with_the_judgements_of_all_and_none_is_both_tested_and_trained_on(tmp_path: Path) -> None:
+    questions = {"t1": "What is flu ?", "t2": "What is gout ?", "t3": "what is Gout", "t4": "WHAT is flu"}
+    questions |= {"d1": "What is flu?", "d2": "what is FLU"}
+    judged = {"train": {"t1": {"a": 1}, "t2": {"b": 1}, "t3": {"c": 2}, "t4": {"a": 1}}, "dev": {"d1": {"d": 1}, "d2": {"e": 1, "a": 0}}}
     write_collection(tmp_path, questions, judged, {name: (f"title {name}", f"text {name}") for name in "abcde"})
     sample_questions.main(tmp_path, tmp_path / "out", 10, 10)
     assert qrels.read_qrels(tmp_path / "out" / "dev.tsv") == {"d1": {"d": 1, "e": 1, "a": 1}}, "the higher of two grades"

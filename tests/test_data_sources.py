@@ -44,17 +44,15 @@ def test_a_data_set_is_indexed_searched_and_evaluated(beir, moeir):
     assert "it has 'q1', they have 't1'" in moeir("evaluate", "--dataset", f"{beir}#train", "--run", "test.trec").stderr
     assert moeir("search", "--queries", f"{beir}#train", "--index", "idx", "--output", "train.trec").code == 0
     assert moeir("mine-negatives", "--dataset", beir, "--run", "train.trec", "--output", "train.jsonl").code == 0
+    shown = yaml.safe_load(moeir("rerank", "--dataset", beir, "--model", "m", "--run", "r", "--show").stdout)
+    assert (shown["corpus"], shown["queries"]) == ("beir/corpus.jsonl", "beir/queries.jsonl.gz#beir/qrels/test.tsv")
+    assert "dataset" not in shown and "split" not in shown
+    checked = moeir("check", "--dataset", beir, "--split", "test")
+    assert (checked.code, checked.stderr.count("test.tsv")) == (0, 1)
     again = moeir("search", "--dataset", beir, "--index", "idx", "--output", "test.trec")
     assert "already made" in again.stderr
     lines.write_lines(["query-id\tcorpus-id\tscore", "q1\towl\t1"], beir / "qrels" / "test.tsv")
     assert moeir("search", "--dataset", beir, "--index", "idx", "--output", "test.trec").code == 2  # another source
-
-
-def test_the_files_of_a_data_set_are_shown(beir, moeir):
-    shown = yaml.safe_load(moeir("rerank", "--dataset", beir, "--model", "m", "--run", "r", "--show").stdout)
-    assert (shown["corpus"], shown["queries"]) == ("beir/corpus.jsonl", "beir/queries.jsonl.gz#beir/qrels/test.tsv")
-    assert "dataset" not in shown and "split" not in shown
-    assert moeir("rerank", "--dataset", beir, "--model", "m", "--run", "r", "--dry-run").code == 4  # no such checkpoint: the rest is found
 
 
 def test_a_flag_takes_a_folder_or_one_of_its_splits(beir):
@@ -65,12 +63,9 @@ def test_a_flag_takes_a_folder_or_one_of_its_splits(beir):
     assert build("search", queries="beir", split="train", **search).queries == Path("beir/queries.jsonl.gz#beir/qrels/train.tsv")
     assert build("search", index="idx", dataset="beir#train", split="train") == build("search", index="idx", dataset="beir#train")
     assert build("evaluate", run=["r"], qrels="beir").qrels == Path("beir/qrels/test.tsv")
+    Path("evaluate.yaml").write_text("dataset: beir\nsplit: train\nrun: r\n")
+    assert build("evaluate", Path("evaluate.yaml")) == build("evaluate", run=[Path("r")], dataset=beir, split="train")
     assert build("mine-negatives", run=["r"], qrels="beir", output="o").qrels == Path("beir/qrels/train.tsv")
-
-
-def test_values_of_python_and_of_yaml_work_as_flags_do(beir, tmp_path):
-    (tmp_path / "evaluate.yaml").write_text("dataset: beir\nsplit: train\nrun: r\n")
-    assert build("evaluate", tmp_path / "evaluate.yaml") == build("evaluate", run=[Path("r")], dataset=beir, split="train")
 
 
 def test_a_data_set_fills_only_what_is_read_and_not_set(beir):
@@ -100,11 +95,6 @@ def test_training_that_evaluates_and_calibration_take_the_development_split(beir
     stage = build("finetune", **finetune)
     assert (stage.dev_queries, stage.dev_qrels) == (Path("beir/queries.jsonl.gz#beir/qrels/dev.tsv"), Path("beir/qrels/dev.tsv"))
     assert stage.queries == (Path("beir/queries.jsonl.gz#beir/qrels/train.tsv"),)
-
-
-def test_a_part_of_a_file_is_checked(beir, moeir):
-    result = moeir("check", "--dataset", beir, "--split", "test")
-    assert (result.code, result.stderr.count("test.tsv")) == (0, 1)
 
 
 def test_without_the_default_split_the_only_one_is_taken_and_of_several_one_is_to_be_named(beir):
@@ -189,20 +179,16 @@ def test_the_hub_is_a_data_set(hub_set):
     assert build("evaluate", run=["r"], dataset="hf:BeIR/scifact").qrels == Path("hf:BeIR/scifact-qrels@test")
 
 
-def test_judged_texts_are_read_from_any_two_files(tmp_path):
-    (tmp_path / "a#b").mkdir()
-    queries, judgements = tmp_path / "a#b" / "queries.tsv", tmp_path / "a#b" / "q.qrels"
-    queries.write_text("1\tone\n2\ttwo\n3\tthree\n")
-    judgements.write_text("3 0 d 0\n1 0 d 1\n")
-    assert [text.text for text in texts.read_texts(f"{queries}#{judgements}")] == ["one", "three"]
-    assert len(list(texts.read_texts(queries))) == 3
-
-
 def test_a_folder_with_a_mark_in_its_name_is_found_beside_one_without_it(beir, moeir):
     shutil.copytree(beir, "a#b")
     Path("a").mkdir()
     assert data_sources.split_folder("a#b") == ("a#b", None)
     assert data_sources.split_judged("a#b/queries.jsonl.gz#a#b/qrels/test.tsv") == ("a#b/queries.jsonl.gz", "a#b/qrels/test.tsv")
+    queries, judgements = Path("a#b/queries.tsv"), Path("a#b/q.qrels")
+    queries.write_text("1\tone\n2\ttwo\n3\tthree\n")
+    judgements.write_text("3 0 d 0\n1 0 d 1\n")
+    assert [text.text for text in texts.read_texts(f"{queries}#{judgements}")] == ["one", "three"]
+    assert len(list(texts.read_texts(queries))) == 3
     with pytest.raises(UsageError, match="expected the judgements after #"):
         data_sources.split_judged("beir/corpus.jsonl#")
 

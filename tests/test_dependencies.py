@@ -71,11 +71,3 @@ def test_the_table_of_dependencies_is_true():
         assert documented_modules == expected, package
         assert expected or extra == "dev" or package in WITHOUT_IMPORT, f"{package} is declared and nowhere imported"
     assert modules.keys() <= {import_name(package) for package, extra in declared if extra != "dev"}
-
-
-def test_the_tests_use_what_only_they_need():
-    files = [ROOT / "Makefile", *(file for file in (ROOT / "tests").rglob("*.py") if file != Path(__file__))]
-    words = {word for file in files for word in re.findall(r"[\w-]+", file.read_text(encoding="utf-8"))}
-    declared = declared_packages().keys()
-    for package in {package for package, extra in declared if extra == "dev"} - {package for package, extra in declared if extra != "dev"}:
-        assert import_name(package) in words, package

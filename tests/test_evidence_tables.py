@@ -21,12 +21,7 @@ DECLARED = sorted(path.stem for path in (FOLDER / "declarations").glob("*.yaml")
 sys.path.insert(0, str(FOLDER))  # the programs import each other, as where they run
 
 
-def load_program(name: str) -> Any:
-    """A program of the experiments, as a module."""
-    return importlib.import_module(name)
-
-
-record, tables = load_program("record"), load_program("tables")
+record, tables = map(importlib.import_module, ("record", "tables"))
 
 
 def write_row(records: Path, row: str, scores: dict[str, dict[str, list[float]]]) -> None:
@@ -68,15 +63,6 @@ def test_without_common_documents_it_is_the_paired_t_test() -> None:
     mean, low, high, effect, p = tables.estimate_difference([new - old], [np.arange(30)])
     assert (mean, low, high, p) == pytest.approx(((new - old).mean(), interval.low, interval.high, expected.pvalue))
     assert effect == pytest.approx((new - old).mean() / (new - old).std(ddof=1))
-
-
-def test_questions_of_one_document_count_as_one_where_they_are_alike() -> None:
-    single = np.random.default_rng(1).random(30)
-    twice, documents = np.repeat(single, 2), np.repeat(np.arange(30), 2)
-    assert tables.estimate_difference([twice], [documents])[1:3] == pytest.approx(
-        tables.estimate_difference([single], [np.arange(30)])[1:3]
-    )
-    assert tables.estimate_difference([twice], [np.arange(60)])[4] < tables.estimate_difference([twice], [documents])[4]
 
 
 def test_a_contrast_is_of_means_over_the_seeds_that_both_rows_have(experiment: Any) -> None:
@@ -140,28 +126,6 @@ def test_a_difference_is_claimed_if_every_seed_has_its_sign() -> None:
     null = values | {"mean": 0.001, "low": -0.004, "high": 0.006, "p": 0.6}
     assert "excludes differences of 0.01" in tables.judge(tables.Contrast(**null, by_seed={1: 0.001}), 0.01)
     assert "nothing is concluded" in tables.judge(tables.Contrast(**(values | {"whole": False}), by_seed={1: 0.02}), 0.01)
-
-
-def test_a_page_keeps_its_words_and_a_changed_record_is_seen(experiment: Any, tmp_path: Path) -> None:
-    page = tmp_path / "x.md"
-    tables.write_page(page, "t", tables.describe(experiment), check=False)
-    page.write_text(page.read_text(encoding="utf-8") + "\nWhat it shows.\n", encoding="utf-8")
-    assert tables.write_page(page, "t", tables.describe(experiment), check=True)
-    experiment.records["new-1"]["scores"] = experiment.records["old-1"]["scores"]
-    assert not tables.write_page(page, "t", tables.describe(experiment), check=True)
-    tables.write_page(page, "t", tables.describe(experiment), check=False)
-    assert page.read_text(encoding="utf-8").endswith("What it shows.\n")
-
-
-def test_the_settings_that_were_tried_are_shown(experiment: Any, tmp_path: Path) -> None:
-    assert "tried" not in tables.describe(experiment)
-    for similarity, rate, value in (("0.5", "1e-6", 0.25), ("0.5", "1e-5", 0.5), ("cosine", "1e-5", 0.375)):
-        choice = {"choice": f"new-squad-{similarity}-{rate}", "group": "new-squad", "similarity": similarity, "rate": rate}
-        choice["nDCG@10"] = value
-        record.append_line(experiment.file, choice)
-    page = tables.describe(tables.Experiment("x", tmp_path / "declarations", tmp_path / "results"))
-    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line.startswith("| new-squad")]
-    assert lines == [["new-squad", "0.5", "0.2500", "**0.5000**"], ["new-squad", "cosine", "", "0.3750"]]
 
 
 def test_the_committed_pages_are_those_of_the_committed_records() -> None:

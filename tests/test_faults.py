@@ -7,7 +7,6 @@ import errno
 import os
 import random
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -15,23 +14,19 @@ from typing import NamedTuple
 
 import pytest
 
-from moeir.artifacts import atomic_write, journals, manifests
+from moeir.artifacts import atomic_write, manifests
 from moeir.artifacts.unfinished import WorkFolder
-from moeir.stages.base import Counts
-from moeir.stages.fuse import Fuse
-from tests import random_kills
-from tests.failing_io import ERRORS, is_supported, list_failing_calls, run_failing
+from tests.failing_io import ERRORS, FULL, list_failing_calls
 from tests.faults import Fault, Programme
 from tests.power_loss import CUTS, KILL, State, record_programme
 from tests.random_kills import iterate_kills
 from tests.stage_scenarios import PROGRAMMES, SCENARIOS, write_inputs
 
 KILLS = 300  # of each programme by `make torture`: so many by SIGKILL, and so many by the other two
-FAILING = {"convert": 6, "search": 4, "fuse over another": 8, "encode": 4, "finetune": 3, "pull": 6}
+FAILING = {"convert": 6, "search": 4, "fuse over another": 8, "encode": 4, "finetune": 3, "pull": 6, "init in shards": 1}
 LOST = {"convert": 8, "search": 6, "fuse over another": 8, "encode": 8, "index of bm25": 8, "finetune": 6, "chain": 6}
 LOST |= {"index of several encodings": 6, "rerank": 6, "init in shards": 8, "pull": 6}
-KILLED = {"search into a folder": 4, "finetune": 3, "fuse over another": 6, "two shards": 3, "two jobs of a chain": 3, "pull": 6}
-needs_seccomp = pytest.mark.skipif(not is_supported(), reason="needs Linux on x86-64, and permission to filter system calls")
+KILLED = {"search into a folder": 4, "finetune": 3, "fuse over another": 6, "two shards": 3, "pull": 6}
 
 
 def sample(counts: Mapping[str, int], names: Iterable[str]) -> pytest.MarkDecorator:
@@ -43,39 +38,22 @@ def sample(counts: Mapping[str, int], names: Iterable[str]) -> pytest.MarkDecora
 pytestmark = pytest.mark.usefixtures("hub")  # which one of the programmes asks
 
 
-@needs_seccomp
 @sample(FAILING, [name for name, scenario in SCENARIOS.items() if len(scenario.commands) == 1])
-def test_failing_io_is_told_and_harms_nothing(stage_inputs, tmp_path, record_property, name, count):
+def test_failing_io_is_told_and_harms_nothing(stage_inputs, tmp_path, name, count):
     programme = Programme(name, tmp_path, stage_inputs)
     faults = list_failing_calls(programme)
-    chosen = random.Random(1).sample(faults, count) if count else faults
+    full = [fault for fault in faults if fault.kind == FULL]
+    chosen = [*random.Random(1).sample(faults, count), *full] if count else faults
     failures = programme.check(chosen)
-    if not count:
-        record_property("faults", (name, programme.table()))
     assert failures == []
-    assert programme.total("faults") > 0.9 * len(chosen), "threads may change the number of calls a little"
-
-
-@needs_seccomp
-def test_a_disk_that_is_full_in_any_of_several_weight_files_is_told_and_harms_nothing(stage_inputs, tmp_path):
-    programme = Programme("init in shards", tmp_path, stage_inputs)
-    shards = {file.name for file in programme.files_whole if file.suffix == ".safetensors"}
-    faults, met = [fault for fault in list_failing_calls(programme) if fault.row == "write ENOSPC"], set()
-    for fault in faults:
-        with programme.copy("disturbed"):
-            outcome = run_failing(programme, fault)
-            assert outcome.code == 1 and (fault.check_outcome(programme, outcome) or programme.run_again(max_refusals=0)) is None
-            met.add(Path(outcome.met or "").name)
-    # safetensors writes under a name of its own, and renames
-    assert len(shards) == 3 and "model.safetensors.index.json" in met, met
+    assert programme.total("faults") > 0.9 * len(chosen)
+    assert len(full) >= (4 if name == "init in shards" else 1), "each of several weight files"
 
 
 @sample(LOST, SCENARIOS)
-def test_a_stage_after_a_kill_or_power_loss_is_whole_or_refused(stage_inputs, tmp_path, record_property, name, count):
+def test_a_stage_after_a_kill_or_power_loss_is_whole_or_refused(stage_inputs, tmp_path, name, count):
     programme, states = record_programme(name, tmp_path, stage_inputs)
     failures = programme.check(sample_states(states, count) if count else states)
-    if not count:
-        record_property("faults", (name, programme.table()))
     assert failures == []
     assert sum(state.lost for state in states) > len(states) // 4, "cuts lose something"
 
@@ -88,19 +66,18 @@ def sample_states(states: list[State], count: int) -> list[State]:
 
 
 @sample(KILLED, PROGRAMMES)
-def test_random_kills_end_in_the_same_bytes(stage_inputs, tmp_path, record_property, name, count):
+def test_random_kills_end_in_the_same_bytes(stage_inputs, tmp_path, name, count):
     programme = Programme(name, tmp_path, stage_inputs)
     if count:
         assert programme.check(iterate_kills(programme, count, seed=1)) == []
         return
     signals = ((signal.SIGKILL,), (signal.SIGTERM, signal.SIGINT))
     failures = [problem for own in signals for problem in programme.check(iterate_kills(programme, KILLS, 2, own))]
-    record_property("faults", (name, programme.table()))
     assert failures == []
 
 
-def replace_call(name: str) -> Callable[[pytest.MonkeyPatch], None]:
-    return lambda patch: patch.setattr(atomic_write, name, lambda *_, **options: None)
+def omit_fsync(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(atomic_write, "_fsync", lambda *_, **options: None)
 
 
 def pass_over_fsync(patch: pytest.MonkeyPatch) -> None:
@@ -124,26 +101,6 @@ def rename_before_the_manifest(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(atomic_write, "_commit", commit)
 
 
-def sync_no_journal(patch: pytest.MonkeyPatch) -> None:
-    def flush(file: journals.AppendableText) -> int:
-        file._file.flush()
-        return file._file.tell()
-
-    patch.setattr(journals._SyncedFile, "flush", flush)
-
-
-def start_a_process_that_stays(patch: pytest.MonkeyPatch) -> None:
-    work = Fuse.work
-
-    def start_and_work(self: Fuse) -> Counts:
-        subprocess.Popen(["sleep", "60"])
-        time.sleep(0.2)
-        return work(self)
-
-    patch.setattr(Fuse, "work", start_and_work)
-    patch.setattr(random_kills, "SECONDS_TO_END", 0.2)
-
-
 class Mutant(NamedTuple):
     """A change of the code, the scenario and the fault that show it (a kind of call, a cut, or kills), and what is wrong then."""
 
@@ -154,17 +111,14 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = {
-    "nothing removed": Mutant(replace_call("_remove"), "convert", "fsync", "leaves out/"),
     "errors of fsync ignored": Mutant(pass_over_fsync, "convert", "fsync", "passes over it"),
-    "no fsync": Mutant(replace_call("_fsync"), "fuse", "any", "looks whole and is not"),
+    "no fsync": Mutant(omit_fsync, "fuse", "any", "looks whole and is not"),
     "no fsync of products, no checksum": Mutant(compare_no_checksum, "init", "contents zero", "looks whole and is not"),
     "manifest after the name": Mutant(rename_before_the_manifest, "fuse", "kills", "was not made by moeir"),
-    "no fsync of journals": Mutant(sync_no_journal, "encode", "any", "differs after the second run"),
-    "a process that stays": Mutant(start_a_process_that_stays, "fuse", "kills", "leaves processes after SIGTERM"),
 }
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=needs_seccomp if MUTANTS[name].fault in ERRORS else ()) for name in MUTANTS])
+@pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_of_the_code_fails(stage_inputs, tmp_path, monkeypatch, name):
     mutant = MUTANTS[name]
     write_inputs(stage_inputs, SCENARIOS[mutant.scenario].all_commands)  # by the code as it is

@@ -115,6 +115,7 @@ def runs(tmp_path):
         ("$MOEIR evaluate --run run.trec --qrels qrels >&-", 1, "error: not writable"),
         ("$MOEIR evaluate --run - --qrels qrels <&-", 3, "error: standard input: holds no line"),
         ("$MOEIR evaluate --run absent --qrels qrels 0<&- 1>&- 2>&-", 3, ""),
+        ("$MOEIR evaluate --run run.trec --qrels qrels --output table.txt 0<&- 1>&- 2>&-", 0, ""),
     ],
 )
 def test_closed_streams_fail_only_who_needs_them(runs, line, code, message):

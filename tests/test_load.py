@@ -7,7 +7,6 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,12 +18,11 @@ MIB = 2**20
 SECONDS_BETWEEN_SAMPLES = 0.05
 FEW = {"shards": 5, "steps": 300, "queries": 10_000}
 MANY = {"shards": 200, "steps": 200_000, "queries": 7_000_000}  # steps: what a training of 24 hours takes at 2 to 3 a second
-slow = pytest.mark.torture
 
 
 def both(name: str) -> pytest.MarkDecorator:
     """The test at the size of every run, and at that of `make torture`."""
-    return pytest.mark.parametrize(name, [FEW[name], pytest.param(MANY[name], marks=slow)])
+    return pytest.mark.parametrize(name, [FEW[name], pytest.param(MANY[name], marks=pytest.mark.torture)])
 
 
 @pytest.fixture(scope="module")
@@ -83,42 +81,19 @@ def test_many_shards_are_indexed_as_one_encoding(inputs: Path, tmp_path: Path, m
         assert read_product(tmp_path / "whole-index") == read_product(tmp_path / "shards-index")
 
 
-LEAK = """
-import torch
-original, kept = torch.optim.AdamW.step, []
-def step(self, *arguments, **options):
-    kept.append(bytearray(100_000))
-    return original(self, *arguments, **options)
-torch.optim.AdamW.step = step
-"""
-
-
-def growth_of_training(folder: Path, steps: int, *flags: str) -> float:
-    """How many bytes a training has more at its end than at half of its time, medians of a twentieth of it."""
-    training = "finetune --model in/tiny --arch dense --document-length 20 --query-length 12 --dtype float32 --log-every 100"
-    samples = sample_memory(*shlex.split(f"{training} {EXAMPLES} --steps {steps} --output ckpt"), *flags, folder=folder)
-    window = max(1, len(samples) // 20)
-    return statistics.median(samples[-2 * window : -window]) - statistics.median(samples[len(samples) // 2 :][:window])
-
-
 @both("steps")
 def test_a_long_training_has_the_memory_of_a_short_one(inputs: Path, tmp_path: Path, steps: int) -> None:
+    """At its end it has no more than at half of its time, medians of a twentieth of it."""
     with working_folder(tmp_path, inputs):
-        growth = growth_of_training(tmp_path, steps)
+        training = "finetune --model in/tiny --arch dense --document-length 20 --query-length 12 --dtype float32 --log-every 100"
+        samples = sample_memory(*shlex.split(f"{training} {EXAMPLES} --steps {steps} --output ckpt"), folder=tmp_path)
+        window = max(1, len(samples) // 20)
+        growth = statistics.median(samples[-2 * window : -window]) - statistics.median(samples[len(samples) // 2 :][:window])
         assert growth < 4 * MIB + 8 * steps, growth  # a number a step
 
 
-@slow
-def test_a_training_that_leaks_is_noticed(inputs: Path, tmp_path: Path) -> None:
-    with working_folder(tmp_path, inputs):
-        (tmp_path / "leaking.py").write_text(LEAK, encoding="utf-8")
-        assert growth_of_training(tmp_path, FEW["steps"], "--code", "leaking") > 4 * MIB + 8 * FEW["steps"]
-
-
 @both("queries")
-def test_many_queries_are_searched_in_the_memory_of_few(
-    inputs: Path, tmp_path: Path, queries: int, record_property: Callable[[str, object], None]
-) -> None:
+def test_many_queries_are_searched_in_the_memory_of_few(inputs: Path, tmp_path: Path, queries: int) -> None:
     with working_folder(tmp_path, inputs):
         peaks = {}
         for count in (queries // 10, queries):
@@ -128,5 +103,4 @@ def test_many_queries_are_searched_in_the_memory_of_few(
         lines = (line.split()[0] for line in open(tmp_path / f"{queries}.trec", encoding="utf-8"))  # noqa: SIM115
         assert sum(1 for _ in dict.fromkeys(lines)) > 0.9 * queries
         growth = peaks[queries] - peaks[queries // 10]
-        record_property("faults", ("search", {f"{queries:,} queries": (f"{growth / queries:.0f} bytes a query",)}))
         assert growth < 16 * MIB + 250 * queries, growth  # the ids, to find one that is there twice

@@ -13,12 +13,6 @@ DENSE = Run.from_hits({"q1": {"d": 0.5, "c": 0.25, "b": 0.125}, "q2": {}})
 RUNS = {"bm25": BM25, "dense": DENSE}
 
 
-def test_a_band_is_cut_before_positives_are_removed():
-    assert mining.band(["a", "b", "c", "d"], {"a"}, first=0, last=2) == ["b"]
-    assert mining.band(["a", "b", "c", "d"], {"b"}, first=1, last=3) == ["c"]
-    assert mining.band([], {"b"}) == []
-
-
 def test_a_pool_takes_runs_in_turns_and_keeps_every_place():
     pool = mining.pool_negatives(RUNS, "q1", {"a"}, mining.band)
     assert pool == {
@@ -40,6 +34,11 @@ def test_the_grade_decides_what_is_positive(grade, positives):
     assert example.negative_ids == ("c",) and counts.with_grades == len({"a", "b"} - set(positives))
     (example,) = mining.mine_negatives({"bm25": BM25}, qrels, mining.band, counts, positive_grade=grade, negative_grade=1)
     assert set(example.negative_ids) == {"a", "b", "c"} - set(positives)
+
+
+def test_a_band_is_cut_before_positives_are_removed():
+    assert mining.band(["a", "b", "c", "d"], {"a"}, last=2) == ["b"]
+    assert mining.band(["a", "b", "c", "d"], {"b"}, first=1, last=3) == ["c"]
 
 
 def test_candidates_are_what_would_be_mined():

@@ -15,8 +15,17 @@ from moeir.errors import ArtifactError, UsageError
 
 PAGE = (Path(__file__).parents[1] / "docs" / "extending.md").read_text(encoding="utf-8")
 MODULES = dict(re.findall(r"```python title=\"(\w+)\.py\"\n(.*?)```", PAGE, re.DOTALL))
-ENGINE = '''
+MORE = '''
+from moeir.architectures.dense import Dense
+from moeir.formats.base import Format
+from moeir.indexes.base import Index
 from moeir.indexes.scan import Scan
+from moeir.records import lines
+from moeir.records.texts import Text
+
+
+class Adapted(Dense):
+    """One vector, as Dense."""
 
 
 class Slow(Scan):
@@ -27,13 +36,78 @@ class WordCount(Scan):
     """An engine of texts."""
 
     kind = "text"
+
+
+class Arrows(Format):
+    """Texts as `id -> text` lines."""
+
+    kind = "texts"
+
+    def __init__(self, *, arrow: str = "->") -> None:
+        self.arrow = arrow
+
+    def read(self, path, conversion):
+        with lines.open_lines(path) as numbered:
+            for _, line in numbered:
+                name, _, text = line.partition(f" {self.arrow} ")
+                yield Text(name, text)
+
+    def write(self, items, path, conversion):
+        return lines.write_lines((f"{item.id} {self.arrow} {item.content}" for item in items), path)
 '''
+FAULTY = """
+import torch
+from moeir.architectures.base import Architecture
+from moeir.fusion.formulas import rrf
+from moeir.indexes.scan import Scan
+from moeir.training.losses import ObjectiveOutput, batch_scores
+
+
+def none(lists):
+    return None
+
+
+def not_a_number(lists):
+    documents, scores = rrf(lists)
+    return documents, scores * float("nan")
+
+
+def vector(batch):
+    loss = next(iter(batch_scores(batch).values())).sum(1)
+    return ObjectiveOutput(loss, {"loss": loss.detach().sum()})
+
+
+def constant(batch):
+    return ObjectiveOutput(torch.tensor(1.0), {"loss": torch.tensor(1.0)})
+
+
+class Outside(Scan):
+    def search(self, queries, depth):
+        rows, scores = super().search(queries, depth)
+        return rows + 1000, scores
+
+
+class Unsure(Scan):
+    def search(self, queries, depth):
+        rows, scores = super().search(queries, depth)
+        return rows, scores * float("nan")
+
+
+class Doubtful(Scan):
+    def score_pairs(self, queries, query_rows, document_rows):
+        return super().score_pairs(queries, query_rows, document_rows) * float("nan")
+
+
+class NoExpert(Architecture):
+    def __init__(self, encoder, special_tokens):
+        super().__init__(encoder, special_tokens)
+"""
 
 
 @pytest.fixture
 def own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The modules of the page in the working directory, none of them imported."""
-    for name, source in {**MODULES, "my_engine": ENGINE}.items():
+    for name, source in {**MODULES, "my_more": MORE, "my_faulty": FAULTY}.items():
         (tmp_path / f"{name}.py").write_text(source, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -55,10 +129,6 @@ def train(moeir: Callable[..., object], toy: Path, model: Path, output: Path, *a
     moeir("mine-negatives", "--run", run, "--qrels", toy / "train.qrels", "--output", output.parent / "train.jsonl")
     inputs = ("--train", output.parent / "train.jsonl", "--corpus", toy / "corpus.jsonl", "--queries", toy / "train-queries.jsonl")
     return moeir("finetune", "--model", model, *inputs, *arguments, "--negatives", 1, "--steps", 2, "--batch-size", 2, "--output", output)
-
-
-def test_the_page_has_four_whole_examples() -> None:
-    assert set(MODULES) == {"my_architecture", "my_loss", "my_fusion", "my_signs"}
 
 
 def test_the_engine_of_the_page_keeps_signs_only(own_code, moeir, encodings, toy) -> None:
@@ -118,22 +188,22 @@ def test_an_own_fusion_agrees_with_its_formula_for_all_queries_at_once(own_code,
 
 
 def test_an_own_engine_is_named_by_its_index(own_code, moeir, encodings, index, toy) -> None:
-    result = moeir("index", "--encodings", encodings, "--engine", "global=my_engine:Slow", "--output", own_code / "idx")
+    result = moeir("index", "--encodings", encodings, "--engine", "global=my_more:Slow", "--output", own_code / "idx")
     assert result.code == 0, result.stderr
-    assert "--code my_engine" in result.stderr  # of the next command
+    assert "--code my_more" in result.stderr  # of the next command
     assert len(json.loads((own_code / "idx" / "manifest.json").read_text())["sources"]["code"]) == 1
     forget_modules()
     search = ("search", "--queries", toy / "test-queries.tsv", "--expert", "global")
     result = moeir(*search, "--index", own_code / "idx")
-    assert result.code == 4 and f"{own_code / 'idx'}: my_engine:Slow is code outside of moeir" in result.stderr
-    own, flat = moeir(*search, "--index", own_code / "idx", "--code", "my_engine"), moeir(*search, "--index", index)
+    assert result.code == 4 and f"{own_code / 'idx'}: my_more:Slow is code outside of moeir" in result.stderr
+    own, flat = moeir(*search, "--index", own_code / "idx", "--code", "my_more"), moeir(*search, "--index", index)
     assert own.code == 0, own.stderr
     own_rows, flat_rows = ([line.split() for line in result.stdout.splitlines()] for result in (own, flat))
     assert [row[:3] for row in own_rows] == [row[:3] for row in flat_rows]
     assert np.allclose([float(row[4]) for row in own_rows], [float(row[4]) for row in flat_rows], rtol=1e-5)
-    result = moeir("index", "--corpus", toy / "corpus.jsonl", "--engine", "my_engine:Slow", "--output", own_code / "texts")
+    result = moeir("index", "--corpus", toy / "corpus.jsonl", "--engine", "my_more:Slow", "--output", own_code / "texts")
     assert result.code == 2 and "the engines that read texts are" in result.stderr
-    assert "the engines that read texts" not in moeir("index", "--corpus", toy / "corpus.jsonl", "--engine", "my_engine:WordCount",
+    assert "the engines that read texts" not in moeir("index", "--corpus", toy / "corpus.jsonl", "--engine", "my_more:WordCount",
                                                       "--output", own_code / "texts", "--dry-run").stderr  # fmt: skip
 
 
@@ -154,12 +224,11 @@ def test_what_is_no_fusion_is_one_line(own_code, moeir, spec, message) -> None:
 
 
 def test_a_class_of_another_kind_is_refused(own_code) -> None:
-    variants.import_own_code("my_engine")
+    variants.import_own_code("my_more")
     with pytest.raises(UsageError, match=r"expected a class derived from moeir\.architectures\.base\.Architecture, found the class Slow"):
-        variants.resolve_spec("architectures", "my_engine:Slow")
+        variants.resolve_spec("architectures", "my_more:Slow")
     with pytest.raises(UsageError, match="found the class Index, which lacks _add"):
-        sys.modules["my_engine"].Index = __import__("moeir.indexes.base", fromlist=["Index"]).Index
-        variants.resolve_spec("indexes", "my_engine:Index")
+        variants.resolve_spec("indexes", "my_more:Index")
 
 
 def test_a_module_that_only_a_file_names_is_never_imported(own_code, moeir, toy) -> None:
@@ -172,80 +241,12 @@ def test_a_module_that_only_a_file_names_is_never_imported(own_code, moeir, toy)
     assert result.code == 3 and "add --code my_trap" in result.stderr and not (own_code / "sprung").exists()
 
 
-FAULTY = """
-import torch
-from moeir.architectures.base import Architecture
-from moeir.fusion.formulas import rrf
-from moeir.indexes.scan import Scan
-from moeir.training.losses import ObjectiveOutput, batch_scores
-
-
-def none(lists):
-    return None
-
-
-def not_a_number(lists):
-    documents, scores = rrf(lists)
-    return documents, scores * float("nan")
-
-
-def vector(batch):
-    loss = next(iter(batch_scores(batch).values())).sum(1)
-    return ObjectiveOutput(loss, {"loss": loss.detach().sum()})
-
-
-def constant(batch):
-    return ObjectiveOutput(torch.tensor(1.0), {"loss": torch.tensor(1.0)})
-
-
-
-class Outside(Scan):
-    def search(self, queries, depth):
-        rows, scores = super().search(queries, depth)
-        return rows + 1000, scores
-
-
-class Unsure(Scan):
-    def search(self, queries, depth):
-        rows, scores = super().search(queries, depth)
-        return rows, scores * float("nan")
-
-
-class Doubtful(Scan):
-    def score_pairs(self, queries, query_rows, document_rows):
-        return super().score_pairs(queries, query_rows, document_rows) * float("nan")
-
-
-class NoExpert(Architecture):
-    def __init__(self, encoder, special_tokens):
-        super().__init__(encoder, special_tokens)
-
-"""
-
-
-DERIVED = """
-from moeir.architectures.dense import Dense
-
-
-class Adapted(Dense):
-    '''One vector, as Dense.'''
-"""
-
-
 def test_an_architecture_derived_from_ours_has_its_options(own_code, moeir, tiny_model, toy) -> None:
-    (own_code / "my_adapted.py").write_text(DERIVED, encoding="utf-8")
-    arch = "my_adapted:Adapted:adapters=2,adapter_maps=query+value,pooling=mean"
+    arch = "my_more:Adapted:adapters=2,adapter_maps=query+value,pooling=mean"
     assert moeir("init", "--model", tiny_model, "--arch", arch, "--output", "ckpt").code == 0
     spec = json.loads((own_code / "ckpt/moeir.json").read_text())["architecture"]
     assert "pooling=mean" in spec and "adapters=2,adapter_alpha=none,adapter_dropout=0.0,adapter_maps=query+value" in spec
-    assert moeir("encode", "--model", "ckpt", "--corpus", toy / "corpus.jsonl", "--code", "my_adapted", "--output", "enc").code == 0
-
-
-@pytest.fixture
-def faulty(own_code: Path) -> Path:
-    """A module whose functions and classes return something else than they should."""
-    (own_code / "my_faulty.py").write_text(FAULTY, encoding="utf-8")
-    return own_code
+    assert moeir("encode", "--model", "ckpt", "--corpus", toy / "corpus.jsonl", "--code", "my_more", "--output", "enc").code == 0
 
 
 FUSE = "fuse --run run.trec b=run.trec --method my_faulty:"
@@ -262,9 +263,9 @@ FAULTS = {  # of a name in the module: the command that meets it, its exit code 
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_what_own_code_returns_is_checked(faulty, moeir, bm25_index, encodings, tiny_model, toy, name) -> None:
+def test_what_own_code_returns_is_checked(own_code, moeir, bm25_index, encodings, tiny_model, toy, name) -> None:
     command, code, message = FAULTS[name]
-    (faulty / "tiny").symlink_to(tiny_model)
+    (own_code / "tiny").symlink_to(tiny_model)
     moeir("search", "--index", bm25_index, "--queries", toy / "test-queries.tsv", "--output", "run.trec")
     if command.startswith("search"):
         assert moeir("index", "--encodings", encodings, "--engine", f"global=my_faulty:{name}", "--output", "idx").code == 0
@@ -273,34 +274,9 @@ def test_what_own_code_returns_is_checked(faulty, moeir, bm25_index, encodings, 
 
 
 @pytest.mark.parametrize(("name", "words"), [("vector", "[2] with a gradient"), ("constant", "[] without a gradient")])
-def test_what_an_own_objective_returns_is_checked(faulty, moeir, tiny_model, toy, name, words) -> None:
-    result = train(moeir, toy, tiny_model, faulty / "ckpt", "--arch", "dense", "--objective", f"my_faulty:{name}")
+def test_what_an_own_objective_returns_is_checked(own_code, moeir, tiny_model, toy, name, words) -> None:
+    result = train(moeir, toy, tiny_model, own_code / "ckpt", "--arch", "dense", "--objective", f"my_faulty:{name}")
     assert result.code == 2 and f"--objective returned a loss of shape {words}" in result.stderr
-
-
-FORMAT = '''
-from moeir.formats.base import Format
-from moeir.records import lines
-from moeir.records.texts import Text
-
-
-class Arrows(Format):
-    """Texts as `id -> text` lines."""
-
-    kind = "texts"
-
-    def __init__(self, *, arrow: str = "->") -> None:
-        self.arrow = arrow
-
-    def read(self, path, conversion):
-        with lines.open_lines(path) as numbered:
-            for _, line in numbered:
-                name, _, text = line.partition(f" {self.arrow} ")
-                yield Text(name, text)
-
-    def write(self, items, path, conversion):
-        return lines.write_lines((f"{item.id} {self.arrow} {item.content}" for item in items), path)
-'''
 
 
 def test_variants_shows_own_code(own_code, moeir) -> None:
@@ -311,16 +287,14 @@ def test_variants_shows_own_code(own_code, moeir) -> None:
 
 
 def test_an_own_format_is_written_and_read_back(own_code, moeir, toy) -> None:
-    (own_code / "my_format.py").write_text(FORMAT, encoding="utf-8")
     source = own_code / "queries.jsonl"
     source.write_bytes((toy / "train-queries.jsonl").read_bytes())
-    spec = "my_format:Arrows:arrow==>"
+    spec = "my_more:Arrows:arrow==>"
     result = moeir("convert", "--input", source, "--to", spec, "--output", own_code / "arrows")
     assert result.code == 0, result.stderr
     assert (own_code / "arrows").read_text().splitlines()[0] == "t1 => who hunts mice at night"
     assert json.loads((own_code / "arrows.manifest.json").read_text())["settings"]["to"] == spec
     back = moeir("convert", "--input", own_code / "arrows", "--from", spec, "--to", "texts", "--output", own_code / "back.jsonl")
     assert back.code == 0, back.stderr
-    assert [json.loads(line)["text"] for line in (own_code / "back.jsonl").read_text().splitlines()] == [
-        json.loads(line)["text"] for line in source.read_text().splitlines()
-    ]
+    written, original = ([json.loads(line)["text"] for line in path.read_text().splitlines()] for path in (own_code / "back.jsonl", source))
+    assert written == original

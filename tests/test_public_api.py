@@ -20,11 +20,14 @@ from moeir.stages import STAGES, stage_class
 ROOT = Path(__file__).parents[1]
 
 
-def test_every_name_has_a_type() -> None:
+def test_every_name_is_there_and_has_a_type() -> None:
     """For mypy and editors: in the block that only they read, imported or declared."""
     source = (ROOT / "moeir" / "__init__.py").read_text(encoding="utf-8")
     names = set(re.findall(r"^    (\w+): Callable|^    from \S+ import (\w+) as ", source, re.MULTILINE))
     assert {one or other for one, other in names} == set(moeir.__all__) - {"__version__"}
+    assert set(dir(moeir)) == set(moeir.__all__) and all(getattr(moeir, name) for name in moeir.__all__)
+    with pytest.raises(AttributeError, match="open_checkpoint"):
+        _ = moeir.open_ckpt
 
 
 def test_every_stage_is_a_function_with_the_names_of_its_flags() -> None:
@@ -54,6 +57,10 @@ def test_what_is_in_memory_gives_the_files_that_paths_give(
     for name in ("lexical", "local", "global", "fused"):
         assert (tmp_path / "runs" / f"{name}.trec").read_bytes() == (tmp_path / "function-runs" / f"{name}.trec").read_bytes()
     assert repr(runs["fused"]) == repr(package.search(index=searcher, queries=queries, dtype="float32"))
+    for name, expert, depth in (("fused", None, 1), ("fused", None, 5), ("local", "local", 5)):  # lists that are fused are whole
+        run = package.read_run(tmp_path / "runs" / f"{name}.trec").top(depth)
+        opened = package.open_index(index, dtype="float32")
+        assert opened.search(list(queries.values()), depth, expert) == [run.hits(query) for query in queries]
     run_paths = [argument for name in ("lexical", "fused") for argument in ("--run", tmp_path / "runs" / f"{name}.trec")]
     table = moeir("evaluate", *run_paths, "--qrels", toy / "test-qrels.tsv", "--test", "none").stdout  # type: ignore[attr-defined]
     two = {name: runs[name] for name in ("lexical", "fused")}
@@ -82,28 +89,6 @@ def test_encoder_output_is_a_mapping_of_its_experts(came_checkpoint: Path) -> No
     assert len(encoded) == 3 and "local" in encoded and encoded.text_count == 2
     assert dict(encoded.items())["global"] is encoded["global"]
     assert repr(encoded) == "EncoderOutput(2 texts, lexical sparse, local multivector, global dense)"
-
-
-def test_every_public_name_is_there_and_no_other() -> None:
-    assert set(dir(moeir)) == set(moeir.__all__)
-    assert all(getattr(moeir, name) for name in moeir.__all__)
-    with pytest.raises(AttributeError, match="open_checkpoint"):
-        _ = moeir.open_ckpt
-
-
-def test_an_opened_index_finds_what_the_command_finds(
-    index: Path, came_checkpoint: Path, toy: Path, tmp_path: Path, moeir: Callable[..., object]
-) -> None:
-    from moeir import open_index, read_run
-
-    """The lists that are fused are as deep as the command's, whatever number of documents is asked for."""
-    moeir("search", "--index", index, "--queries", toy / "test-queries.tsv", "--output", tmp_path / "runs")
-    queries = list(texts.read_texts(toy / "test-queries.tsv"))
-    searcher = open_index(index)
-    for name, expert in (("fused", None), ("local", "local")):
-        for depth in (1, 5):
-            run = read_run(tmp_path / "runs" / f"{name}.trec").top(depth)
-            assert searcher.search([query.content for query in queries], depth, expert) == [run.hits(query.id) for query in queries]
 
 
 def test_runs_that_are_paths_keep_the_names_of_their_mapping(bm25_index: Path, toy: Path, tmp_path: Path) -> None:
@@ -169,15 +154,6 @@ def test_wrong_values_are_refused_by_the_name_of_the_input(bm25_index: Path) -> 
     for depth in depths:
         with pytest.raises(UsageError, match="depth: expected a whole number, 1 to 2147483647"):
             moeir.open_index(bm25_index).search(["owl"], depth)
-
-
-def test_text_is_returned_to_each_of_several_threads(bm25_index: Path) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(8) as pool:
-        outputs = list(pool.map(lambda _: moeir.info(bm25_index, form="table"), range(24)))
-    assert set(map(type, outputs)) == {str}
-    assert len({*outputs}) == 1
 
 
 def test_arguments_of_another_kind_are_refused_in_one_line(bm25_index: Path, came_checkpoint: Path, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ import pyterrier as pt
 import pytest
 
 import moeir as package
-from moeir import data_sources
 from moeir.errors import DataError, UsageError
 from moeir.pyterrier import Indexer, Reranker, Retriever
 from moeir.records import runs, texts
@@ -27,19 +26,15 @@ def lists_of(frame):
     return {qid: list(zip(part["docno"], part["score"], strict=True)) for qid, part in frame.groupby("qid")}
 
 
-def lists_of_run(path, depth):
-    run = runs.read_run(path).top(depth)
-    return {query: run.hits(query) for query in run.queries}
-
-
 def same_lists(frame, path, depth=1000):
     """Whether a frame has the first documents of a run in its order, with its nine digits of the scores."""
-    found, expected = lists_of(frame), lists_of_run(path, depth)
-    assert found.keys() == expected.keys()
-    return all(
-        [docno for docno, _ in found[query]] == [docno for docno, _ in expected[query]]
-        and [score for _, score in found[query]] == pytest.approx([score for _, score in expected[query]], rel=1e-6)
-        for query in expected
+    run = runs.read_run(path).top(depth)
+    expected = {query: run.hits(query) for query in run.queries}
+    actual = lists_of(frame)
+    return actual.keys() == expected.keys() and all(
+        [docno for docno, _ in actual[query]] == [docno for docno, _ in hits]
+        and [score for _, score in actual[query]] == pytest.approx([score for _, score in hits], rel=1e-6)
+        for query, hits in expected.items()
     )
 
 
@@ -85,14 +80,6 @@ def test_an_indexer_makes_what_encode_and_index_make(tmp_path, came_checkpoint, 
         Indexer(None, tmp_path / "other").index([documents[0], {"docno": "d2"}])
 
 
-@pytest.mark.parametrize("engine", ["bm25", "encodings"])
-def test_documents_are_not_held_in_memory(tmp_path, monkeypatch, came_checkpoint, documents, engine):
-    read_memory, contents = data_sources.read_memory, []
-    monkeypatch.setattr(data_sources, "read_memory", lambda path: contents.append(content := read_memory(path)) or content)
-    Indexer(None if engine == "bm25" else came_checkpoint, tmp_path / "own", dtype="float32").index(documents)
-    assert contents and not any(contents)
-
-
 def test_frames_without_rows_and_own_columns(index, came_checkpoint, queries):
     retriever = Retriever(index, num_results=3)
     assert retriever(queries.iloc[:0]).empty and list(retriever(queries.iloc[:0])) == ["qid", "query", "docno", "score", "rank"]
@@ -117,10 +104,7 @@ def test_pipelines_join_and_evaluate(index, bm25_index, queries, toy):
         assert hits[name] == pytest.approx(means["nDCG@10"], abs=1e-6)
 
 
-MISSING = [None, pd.NA]
-
-
-@pytest.mark.parametrize("missing", MISSING)
+@pytest.mark.parametrize("missing", [None, pd.NA])
 def test_missing_values_are_refused_by_row_and_column(index, came_checkpoint, missing, tmp_path):
     rows = pd.DataFrame({"qid": "q1", "query": "owls", "docno": ["owl", "bat"], "text": ["an owl", "a bat"]}, dtype=object)
     retriever, reranker = Retriever(index, num_results=2), Reranker(came_checkpoint)
@@ -149,28 +133,21 @@ def test_missing_values_are_refused_by_row_and_column(index, came_checkpoint, mi
 
 
 def test_an_id_has_one_text_and_a_pair_one_row(index, came_checkpoint):
-    rows = pd.DataFrame(
-        {
-            "qid": ["q1", "q1", "q2"],
-            "query": ["owls", "owls", "bats"],
-            "docno": ["owl", "bat", "owl"],
-            "text": ["an owl", "a bat", "an owl"],
-        }
-    )
+    columns = ["qid", "query", "docno", "text"]
+    rows = pd.DataFrame([("q1", "owls", "owl", "an owl"), ("q1", "owls", "bat", "a bat"), ("q2", "bats", "owl", "an owl")], columns=columns)
     reranker = Reranker(came_checkpoint)
     assert len(reranker(rows)) == 3  # equal texts are fine
-    with pytest.raises(DataError, match="row 2: docno 'owl' has another text in an earlier row"):
-        reranker(rows.assign(text=["an owl", "a bat", "another owl"]))
-    with pytest.raises(DataError, match="row 1: qid 'q1' has another query in an earlier row"):
-        reranker(rows.assign(query=["owls", "bats", "bats"]))
+    for faulty, message in (
+        (rows.assign(text=["an owl", "a bat", "another owl"]), "row 2: docno 'owl' has another text in an earlier row"),
+        (rows.assign(query=["owls", "bats", "bats"]), "row 1: qid 'q1' has another query in an earlier row"),
+        (rows.iloc[[0, 1, 0]], "document 'owl' is listed twice for query 'q1'"),
+        (rows.assign(docno=["an owl", "bat", "owl"]), "row 0, column 'docno': id with white space: 'an owl'"),
+        (rows.assign(text=[3, 4, 3]), "row 0: text is not a string: 3"),
+    ):
+        with pytest.raises(DataError, match=message):
+            reranker(faulty)
     with pytest.raises(DataError, match="row 1: qid 'q1' has another query in an earlier row"):
         Retriever(index)(pd.DataFrame({"qid": ["q1", "q1"], "query": ["owls", "bats"]}))
-    with pytest.raises(DataError, match="document 'owl' is listed twice for query 'q1'"):
-        reranker(rows.iloc[[0, 1, 0]])
-    with pytest.raises(DataError, match="row 0, column 'docno': id with white space: 'an owl'"):
-        reranker(rows.assign(docno=["an owl", "bat", "owl"]))
-    with pytest.raises(DataError, match="row 0: text is not a string: 3"):
-        reranker(rows.assign(text=[3, 4, 3]))
 
 
 def test_whole_numbers_are_ids_and_come_back_as_they_are(index, came_checkpoint):

@@ -60,16 +60,14 @@ def test_keys_are_flags_and_their_values_text_as_on_the_command_line(tmp_path):
         ("leaves: [[a]]", UsageError, "leaves: expected one plain value, found list"),
         ("minutes: 5\nminutes: 7", DataError, "not YAML of settings: the key 'minutes' is there twice"),
         ("minutes: 5\ntime: 7", UsageError, "'minutes' and 'time' are the same setting; leave one out"),
+        (f"minutes: {400 * '9'}", UsageError, "minutes: expected a whole number of 64 bits, found 999"),
         ("minutes: 1:30", UsageError, "minutes: expected a whole number, found '1:30'"),
-        ("minutes: 0o17", UsageError, "minutes: expected a whole number, found '0o17'"),
-        ("minutes: !!bool x", DataError, "not YAML"),
-        ('minutes: !!int ""', DataError, "not YAML"),
         ("minutes: !!timestamp foo", DataError, "not YAML"),
         ('leaves: "a\\0b"', UsageError, "leaves: 'a\\x00b': expected UTF-8 text without zero bytes"),
         ('leaves: "a\\uD800b"', UsageError, "leaves: 'a\\ud800b': expected UTF-8 text without zero bytes"),
         ("sweet: 7", UsageError, "sweet: expected true or false, found '7'"),
         ("a: [", DataError, "not YAML of settings: while parsing a flow node"),
-        ("[" * 5000, DataError, "not YAML"),
+        ("[" * 1000, DataError, "not YAML"),
         ("- a", DataError, "expected a mapping `flag: value`, found list"),
         ("", DataError, "expected a mapping `flag: value`, found NoneType"),
         ("!!python/object/apply:os.getcwd []", DataError, "not YAML of settings: could not determine a constructor"),
@@ -130,46 +128,30 @@ def test_a_value_outside_the_limits_is_refused_with_the_help_of_its_flag(details
         replace(setting, repeated=True).check((value,))
 
 
-@pytest.mark.parametrize(
-    ("text", "annotation", "value"),
-    [
-        ("7", "int", 7),
-        ("-7", "int", -7),
-        ("1e-5", "float", 1e-5),
-        ("7", "float", 7.0),
-        ("007", "str", "007"),
-        ("none", "str", "none"),
-        ("TRUE", "bool", True),
-        ("off", "bool", False),
-        ("0", "bool", False),
-        ("a+b", "tuple[str, ...]", ("a", "b")),
-        ("", "tuple[str, ...]", ()),
-        ("None", "int | None", None),
-        ("", "float | None", None),
-        ("3", "int | None", 3),
-        ("none", "str | None", None),
-        ("", "str | None", ""),  # --query-prefix "" takes away the prefix that the weights bring
-    ],
-)
-def test_text_becomes_the_value_it_says(text, annotation, value):
-    parsed = parse_value(text, annotation, "place")
-    assert parsed == value and type(parsed) is type(value)
+VALUES = {  # by type: texts, and what they become
+    "int": {"7": 7, "-7": -7},
+    "float": {"1e-5": 1e-5, "7": 7.0},
+    "str": {"007": "007", "none": "none"},
+    "bool": {"TRUE": True, "off": False, "0": False},
+    "tuple[str, ...]": {"a+b": ("a", "b"), "": ()},
+    "int | None": {"None": None, "3": 3},
+    "float | None": {"": None},
+    "str | None": {"none": None, "": ""},  # --query-prefix "" takes away the prefix that the weights bring
+}
+REFUSED = {
+    "int": ("a whole number", ("7.0", "many", "")),
+    "float": ("a number", ("1,5", "nan", "-inf", "1e999")),
+    "bool": ("true or false", ("maybe",)),
+}
 
 
-@pytest.mark.parametrize(
-    ("text", "annotation", "message"),
-    [
-        ("7.0", "int", "--depth: expected a whole number, found '7.0'"),
-        ("many", "int", "--depth: expected a whole number, found 'many'"),
-        ("", "int", "--depth: expected a whole number, found ''"),
-        ("1,5", "float", "--depth: expected a number, found '1,5'"),
-        ("nan", "float", "--depth: expected a number, found 'nan'"),
-        ("-inf", "float", "--depth: expected a number, found '-inf'"),
-        ("1e999", "float", "--depth: expected a number, found '1e999'"),
-        ("maybe", "bool", "--depth: expected true or false, found 'maybe'"),
-    ],
-)
-def test_text_that_says_no_such_value_is_refused(text, annotation, message):
-    with pytest.raises(UsageError) as caught:
-        parse_value(text, annotation, "--depth")
-    assert str(caught.value) == message
+@pytest.mark.parametrize("annotation", VALUES)
+def test_text_becomes_the_value_of_its_type_or_is_refused(annotation):
+    for text, value in VALUES[annotation].items():
+        parsed = parse_value(text, annotation, "--depth")
+        assert parsed == value and type(parsed) is type(value)
+    expected, texts = REFUSED.get(annotation, ("", ()))
+    for text in texts:
+        with pytest.raises(UsageError) as caught:
+            parse_value(text, annotation, "--depth")
+        assert str(caught.value) == f"--depth: expected {expected}, found {text!r}"

@@ -35,7 +35,7 @@ class Check(Stage):
 
     def check(self) -> None:
         from moeir.data_checks.findings import FAULT_KINDS
-        from moeir.variants import suggest
+        from moeir.parsing import suggest
 
         for kind in self.allow:
             if kind not in FAULT_KINDS:

@@ -92,9 +92,17 @@ def test_order_may_break_where_a_list_begins_only(open_arrays):
     open_arrays(rows=np.array([9, 3, 3, 8, 1], np.uint8)).check_order("rows", np.array([3, 0]), descending=True)
 
 
-@pytest.mark.parametrize("content", [b"", b"numbers", b"\x93NUMPY\x01\x00\x06\x00((((((", b"\x93NUMPY\x01\x00\x3a\x00" + (
-    b"{'descr': '<f2', 'fortran_order': False, 'shape': (9,), }\n"), b"\x93NUMPY\x01\x00\x42\x00" + (
-    b"{'descr': '<f2', 'fortran_order': False, 'shape': (True, 10**30), }\n")])  # fmt: skip
+HEADERS = (
+    b"{'descr': '<f2', 'fortran_order': False, 'shape': (9,), }",
+    b"{'descr': '<f2', 'fortran_order': False, 'shape': (True, 10**30), }",
+    b"if 1:\n  1\n 2: '<f2', 'fortran_order': False, 'shape': (3,), }",  # of uneven lines
+    b"(((((",
+)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"numbers", *(b"\x93NUMPY\x01\x00" + bytes([len(header) + 1, 0]) + header + b"\n" for header in HEADERS)]
+)
 def test_what_is_no_array_is_refused(tmp_path, content):
     (tmp_path / "rows.npy").write_bytes(content)
     with pytest.raises(ArtifactError, match=r"rows.npy: damaged: expected an array, found another file \(.*\); run the stage that made it"):

@@ -72,12 +72,9 @@ def test_what_lies_beside_the_files_of_a_product_and_links_to_them_are_no_change
     confirm_after(product, lambda: (product / "note.txt").write_text("mine"))
     confirm_after(product, lambda: (tmp_path / "link").hardlink_to(product / "ids.txt"))
     confirm_after(tmp_path / "missing", lambda: None)
-
-
-def test_a_file_of_a_folder_that_is_no_product_is_compared(tmp_path):
     (tmp_path / "weights").mkdir()
     (tmp_path / "weights/model.safetensors").write_text("one")
-    with pytest.raises(DataError, match="weights: was replaced, or has changed"):
+    with pytest.raises(DataError, match="weights: was replaced, or has changed"):  # the files of a folder that is no product are compared
         confirm_after(tmp_path / "weights", lambda: (tmp_path / "weights/model.safetensors").write_text("two"))
 
 

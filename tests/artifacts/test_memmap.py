@@ -126,11 +126,3 @@ def test_a_saved_array_has_the_bytes_of_numpy(tmp_path, array):
 def test_an_error_of_the_last_write_is_no_truncated_array():
     with pytest.raises(OSError, match="No space left"):
         memmap.save_array(Path("/dev/full"), np.arange(5))
-
-
-def test_a_header_of_uneven_lines_is_another_file(tmp_path):
-    np.save(tmp_path / "x.npy", np.arange(3))
-    content = (tmp_path / "x.npy").read_bytes()
-    (tmp_path / "x.npy").write_bytes(content.replace(b"{'descr'", b"if 1:\n  1\n 2", 1)[: len(content)])
-    with pytest.raises(ValueError, match="unindent"):
-        memmap.open_memmap(tmp_path / "x.npy")

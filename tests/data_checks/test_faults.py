@@ -109,12 +109,10 @@ def test_a_fault_is_found_and_named_with_its_line(faulty: FaultCase, tmp_path: P
 
 
 def test_a_positive_under_another_id_of_the_corpus_is_a_fault_of_the_example(tmp_path: Path, moeir: Moeir) -> None:
-    text = json.loads(CORPUS[0])
-    flags = write_files(tmp_path, corpus_jsonl=[json.dumps({**text, "_id": "twin"})], train_jsonl=[
-        example("q3", positive_ids=["twin"], negative_ids=[text["_id"], json.loads(CORPUS[1])["_id"]])])  # fmt: skip
-    (tmp_path / "queries.jsonl").write_text((tmp_path / "queries.jsonl").read_text() + '{"_id": "q3", "text": "anew"}\n')
+    twin = CORPUS[0].replace('"owl"', '"strix"')
+    flags = write_files(tmp_path, corpus_jsonl=[twin], train_jsonl=[example(positive_ids=["strix"], negative_ids=["owl", "cat"])])
     result = moeir("check", *flags)
-    assert result.code == 3 and f"document {text['_id']!r} has the text of a positive of query 'q3'" in result.stdout
+    assert result.code == 3 and "document 'owl' has the text of a positive of query 'q2'" in result.stdout
 
 
 def test_examples_of_another_format_are_checked(tmp_path: Path, moeir: Moeir) -> None:
@@ -128,32 +126,30 @@ def test_examples_of_another_format_are_checked(tmp_path: Path, moeir: Moeir) ->
     assert result.code == 3 and "positive-among-negatives, 1" in result.stdout and "leaked-query, 1" in result.stdout
     (tmp_path / "bge.jsonl").write_text('{"query": "who", "pos": 3}\n')
     assert "bge.jsonl:1: pos is not a list of strings" in moeir("check", "--train", tmp_path / "bge.jsonl").stdout
-
-
-def test_blank_lines_of_an_array_of_examples_count(tmp_path: Path, moeir: Moeir) -> None:
     (tmp_path / "dpr.json").write_text('[\n\n{"question": 3, "positive_ctxs": []}]\n')
-    assert f"{tmp_path}/dpr.json:3: no question" in moeir("check", "--train", tmp_path / "dpr.json").stdout
+    assert f"{tmp_path}/dpr.json:3: no question" in moeir("check", "--train", tmp_path / "dpr.json").stdout, "blank lines count"
 
 
 def test_a_note_and_an_allowed_kind_are_no_fault(tmp_path: Path, moeir: Moeir) -> None:
-    flags = write_files(tmp_path, corpus_jsonl=['{"_id": "x", "text": "who sleeps"}'])
+    more = {"corpus_jsonl": ['{"_id": "x", "text": "who sleeps"}'], "queries_jsonl": ['{"_id": "q3", "text": "why"}']}
+    flags = write_files(tmp_path, **more)
     assert moeir("check", *flags).code == 3
     result = moeir("check", *flags, "--allow", "query-in-corpus")
     assert result.code == 0 and "query-in-corpus, 1 (note)" in result.stdout
+    for problem in ("1 of 3 queries have no judgement, such as 'q3'", "1 of 3 queries are not in the run, such as 'q3'"):
+        assert problem in result.stdout
     wrong = moeir("check", *flags, "--allow", "query-in-corpse")
     assert wrong.code == 2 and "there is no such kind of fault; did you mean 'query-in-corpus'?" in wrong.stderr
 
 
 def test_every_fault_is_counted_and_the_first_are_shown(tmp_path: Path, moeir: Moeir) -> None:
     flags = write_files(tmp_path, dev_qrels=[f"q1 0 yak{number} 1" for number in range(9)])
-    findings = rows(moeir("check", *flags, "--form", "json", "--most", 2))
-    assert [row[2] for row in findings] == [f"document 'yak{number}' of query 'q1' is not in the corpus" for number in (0, 1)]
     assert len(rows(moeir("check", *flags, "--form", "json", "--most", 0))) == 9
-    facts = json.loads(moeir("check", *flags, "--form", "json", "--most", 1).stdout)
-    assert facts["faults"] == 9
+    facts = json.loads(moeir("check", *flags, "--form", "json", "--most", 2).stdout)
     group = facts["findings"][0]
-    assert (group["kind"], group["count"], group["note"], len(group["lines"])) == ("unknown-document", 9, False, 1)
-    assert group["lines"][0][0] == f"{tmp_path}/dev.qrels:3"
+    assert (facts["faults"], group["kind"], group["count"], group["note"]) == (9, "unknown-document", 9, False)
+    problem = "document 'yak{}' of query 'q1' is not in the corpus"
+    assert group["lines"] == [[f"{tmp_path}/dev.qrels:{number + 3}", problem.format(number)] for number in (0, 1)]
     shown = moeir("check", *flags, "--most", 1).stdout.splitlines()
     assert shown[0].startswith(f"{tmp_path}/dev.qrels: unknown-document, 9: ") and shown[2] == "    and 8 more"
 

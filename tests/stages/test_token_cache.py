@@ -7,8 +7,7 @@ import pytest
 from moeir.architectures.checkpoint import RetrievalModel
 from moeir.backbones import token_files
 from tests.conftest import run_in_process
-from tests.kill_points import kill_at
-from tests.test_bad_input import FullDisk
+from tests.kill_points import FullDisk, kill_at
 
 SIZES = ("--batch-size", 2, "--negatives", 2, "--steps", 3, "--query-length", 12, "--document-length", 20, "--dtype", "float32")
 

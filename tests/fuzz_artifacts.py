@@ -191,7 +191,7 @@ def _read_t5(folder: Path) -> None:
 
 READERS: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {  # of each target: how it is read, and its files
     "encodings": (read_encodings, ("encodings/manifest.json", "encodings/ids.txt", "encodings/*/*.npy")),
-    "index": (read_index, ("index/manifest.json", "index/*/engine.json", "index/*/*.npy")),
+    "index": (read_index, ("index/manifest.json", "index/ids.txt", "index/*/engine.json", "index/*/*.npy")),
     "checkpoint": (_read_checkpoint, ("came/*.json", "dense/*.json")),
     "configurations": (_read_weights, ("weights/*/*.json", "weights/*/1_Pooling/*.json")),
     "weights": (_read_weights, ("weights/*/*.safetensors", f"weights/*/{HEADER}")),

@@ -10,7 +10,7 @@ from typing import Any, Self, TypeAlias, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from moeir.errors import DataError
+from moeir.errors import ArtifactError, DataError
 from moeir.parsing import clip, preview
 
 ByteStrings: TypeAlias = NDArray[Any]  # bytes of fixed width, or bytes objects where a word is long
@@ -40,6 +40,14 @@ def as_byte_strings(words: list[bytes]) -> ByteStrings:
     return np.array(words, dtype=np.bytes_ if max(map(len, words), default=0) <= MAX_FIXED_BYTES else object)
 
 
+def _check_utf_8(words: list[bytes], path: Path) -> list[bytes]:
+    try:
+        b"\n".join(words).decode()
+    except UnicodeDecodeError:
+        raise ArtifactError(f"{path}: damaged: ids that are not UTF-8; run the stage that made it again with --force") from None
+    return words
+
+
 class IdColumn(Sequence[str]):
     """An immutable sequence of ids in any order; `byte_strings` [N] are their UTF-8 bytes."""
 
@@ -48,13 +56,13 @@ class IdColumn(Sequence[str]):
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """The lines of a file such as `ids.txt` of a verified artifact.
+        """The lines of a file such as `ids.txt` of a verified artifact; ArtifactError if it is not UTF-8.
 
         In an array, ten million ids of 8 bytes take 80 MB; as strings of Python they take ten times that.
         """
         with open(path, "rb") as file:
             parts = iter(lambda: [line.rstrip(b"\n") for line in islice(file, _ROWS_PER_CHUNK)], [])
-            return cls(np.concatenate([as_byte_strings([]), *map(as_byte_strings, parts)]))
+            return cls(np.concatenate([as_byte_strings([]), *(as_byte_strings(_check_utf_8(part, path)) for part in parts)]))
 
     @classmethod
     def concatenate(cls, columns: Sequence["IdColumn"]) -> Self:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moeir.errors import ArtifactError
 from moeir.records.ids import IdColumn
 from moeir.records.runs import id_ranks
 
@@ -30,3 +31,9 @@ def test_a_long_file_is_read_in_several_chunks_of_any_width(tmp_path: Path, monk
     (tmp_path / "ids.txt").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
     monkeypatch.setattr("moeir.records.ids._ROWS_PER_CHUNK", 4)
     assert IdColumn.read(tmp_path / "ids.txt") == words
+
+
+def test_a_file_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "ids.txt").write_bytes(b"d1\nd\xe92\n")
+    with pytest.raises(ArtifactError, match=r"ids\.txt: damaged: ids that are not UTF-8; run the stage that made it again with --force"):
+        IdColumn.read(tmp_path / "ids.txt")

@@ -159,23 +159,6 @@ def hybrid(lists: RankedLists, apart: bool = False, *, alpha: float = 1.0, norma
     return score_lists.fuse(best, score, ScoreLists.last_scores, apart, (1.0, alpha))
 
 
-def interpolation(lists: RankedLists, apart: bool = False, *, alpha: float = 0.5) -> Hits:
-    """(1 − alpha) · first + alpha · second, min-max normalised; a missing document gets 0.
-
-    Each list's scores are first mapped to (s − min) / (max − min). Takes exactly two lists.
-
-    >>> first, second = (np.array([7, 2]), np.array([0.5, 0.25])), (np.array([4, 7]), np.array([9.0, 5.0]))
-    >>> documents, scores = interpolation([first, second], alpha=0.25)
-    >>> dict(zip(documents.tolist(), scores.tolist()))
-    {2: 0.0, 4: 0.25, 7: 0.75}
-    """
-    if not 0 <= alpha <= 1:
-        raise UsageError(f"interpolation:alpha={alpha}: expected 0 to 1")
-    if len(lists) != 2:
-        raise UsageError(f"interpolation: expected two runs, found {len(lists)}: (1 − alpha) · first + alpha · second")
-    return score_lists.fuse(lists, score_lists.minmax, score_lists.zero_for_missing, apart, (1 - alpha, alpha))
-
-
 def combmnz(lists: RankedLists, apart: bool = False) -> Hits:
     """Sum of scores times the number of lists that hold the document; a missing document gets 0.
 

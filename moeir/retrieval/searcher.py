@@ -21,7 +21,7 @@ from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.fusion import FUSED, formulas
 from moeir.indexes.base import INDEX_AGAIN, NO_ROW, Index, SearchableIndex, fill_all_ranked_hits
 from moeir.indexes.exact_sum import fuse_exact
-from moeir.indexes.subset import CollapsedIndex, SubsetIndex
+from moeir.indexes.subset import SubsetIndex
 from moeir.parsing import check_count
 from moeir.records.ids import IdColumn
 from moeir.records.passages import collapse_ids
@@ -99,14 +99,16 @@ class Searcher:
         """Search for the documents of an index of passages, `ID#NUMBER`: each scores as its best passage, before fusion and for filters."""
         ids, documents = collapse_ids(self.ids.byte_strings, self.label)
         ranks, engines = np.arange(len(ids)), dict[str, SearchableIndex]()
-        engines |= {name: CollapsedIndex(engine, documents, ranks) for name, engine in self.engines.items()}
+        engines |= {name: SubsetIndex(engine, documents, ranks) for name, engine in self.engines.items()}
         return replace(self, ids=ids, engines=engines, order=ranks)
 
     def _select_rows(self, rows: np.ndarray) -> "Searcher":
         """A searcher of some documents [n], ascending."""
         order = np.empty(len(rows), dtype=np.int64)
         order[np.argsort(self.order[rows])] = np.arange(len(rows))
-        engines: dict[str, SearchableIndex] = {name: SubsetIndex(engine, rows, order) for name, engine in self.engines.items()}
+        documents = np.full(len(self.ids), NO_ROW, dtype=np.int64)
+        documents[rows] = np.arange(len(rows))
+        engines: dict[str, SearchableIndex] = {name: SubsetIndex(engine, documents, order) for name, engine in self.engines.items()}
         return replace(self, ids=self.ids.select(rows), engines=engines, order=order)
 
     def add_experts(self, other: "Searcher") -> "Searcher":

@@ -61,32 +61,35 @@ def test_threads_batches_and_shards_change_no_byte(engine, shards, threads, tmp_
     queries = queries.select(torch.arange(33) % len(queries))
     expected = build_index(engine, documents).search(queries, DEPTH)
     with limit_threads(threads):
-        index = build_index(engine, *(documents.select(part) for part in torch.arange(len(documents)).chunk(shards)))
+        index = ENGINES[engine].type()
+        for part in torch.arange(len(documents)).chunk(shards):
+            index.add(documents.select(part))
         index.save(tmp_path)
-        for opened in (index, ENGINES[engine].type.open(tmp_path)):
-            for batch in (1, 16, 33):
-                results = [opened.search(queries.select(part), DEPTH) for part in torch.arange(33).split(batch)]
-                assert same_bytes([np.concatenate(column) for column in zip(*results, strict=True)], expected)
+        opened = ENGINES[engine].type.open(tmp_path)
+        for batch in (1, 16, 33):
+            results = [opened.search(queries.select(part), DEPTH) for part in torch.arange(33).split(batch)]
+            assert same_bytes([np.concatenate(column) for column in zip(*results, strict=True)], expected)
         assert torch.get_num_threads() == threads
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["engine.json", *(f"{name}.npy" for name in ENGINES[engine].files)])
-    with pytest.raises(ArtifactError, match="takes no more documents"):
-        opened.add(documents)
+    for built in (index, opened):
+        with pytest.raises(ArtifactError, match="takes no more documents"):
+            built.add(documents)
 
 
 @pytest.mark.parametrize(("engine", "nothing"), [
     ("flat", []), ("maxsim", [[], []]), ("exact-match", [[], []]), ("exact-match", [[]]), ("inverted", []), ("inverted", [{}, {}]),
 ])  # fmt: skip
-def test_documents_of_nothing_make_an_index_that_finds_nothing_saved_or_not(engine, nothing, tmp_path):
-    index = build_index(engine, ENGINES[engine].pack(nothing))
-    index.save(tmp_path)
+def test_documents_of_nothing_make_an_index_that_finds_nothing(engine, nothing):
     query = {"flat": [1.0] * 3, "maxsim": [[1.0] * 3], "exact-match": [(1, [1.0] * 3)], "inverted": {0: 1.0}}[engine]
-    for each in (index, ENGINES[engine].type.open(tmp_path)):
-        assert each.search(ENGINES[engine].pack([query]), 3)[0].tolist() == [[-1] * len(nothing)]
+    index = build_index(engine, ENGINES[engine].pack(nothing))
+    assert index.search(ENGINES[engine].pack([query]), 3)[0].tolist() == [[-1] * len(nothing)]
 
 
 NAN = float("nan")
 TOKENS = [[1.0, 2, 3]], [[[1.0, 1, 1]], [], [[1.0, 1, 1], [1.0, NAN, 1]]], [[1.0, 2]]
 REFUSED = {  # good documents, faulty ones, what is said of them, a query of another size, a damaged array, and what is said of it
+    "flat": ([[1.0, 1, 1]] * 3, [[1.0, 1, 1], [1.0, 1, 1e6]], "row 4: its vector holds NaN, infinity or more than float16", [[1.0, 2]],
+             "vectors", np.zeros((3, 2), np.float16), r"vectors.npy: damaged: expected float16 \[3, 3\], found float16 \[3, 2\]"),
     "maxsim": ([TOKENS[0], []], TOKENS[1], "row 4: its token vector 1 holds NaN", [TOKENS[2]], "starts", np.array([0, 2, 2]),
                "starts.npy: damaged: expected ascending offsets from 0 to 1 by engine.json and vectors.npy, found 0 to 2"),
     "exact-match": (*([[(1, token) for token in text] for text in texts] for texts in ([TOKENS[0], []], TOKENS[1])),
@@ -101,13 +104,16 @@ REFUSED = {  # good documents, faulty ones, what is said of them, a query of ano
 @pytest.mark.parametrize("engine", REFUSED)
 def test_what_is_wrong_is_refused(engine, tmp_path):
     documents, faulty, words, query, array, content, damage = REFUSED[engine]
-    pack, index = ENGINES[engine].pack, build_index(engine, ENGINES[engine].pack(documents))
+    pack, index = ENGINES[engine].pack, ENGINES[engine].type()
+    index.add(pack(documents))
     with pytest.raises(DataError, match=words):
         index.add(pack(faulty))
     size, words = (7, "vocabulary of 7, but the index holds one of 6") if engine == "inverted" else (2, "dimension 2, but the index holds")
     with pytest.raises(ArtifactError, match=words):
-        index.search(pack(query, size), 1)
+        index.add(pack(query, size))
     index.save(tmp_path)
+    with pytest.raises(ArtifactError, match=words):
+        ENGINES[engine].type.open(tmp_path).search(pack(query, size), 1)
     np.save(tmp_path / f"{array}.npy", content)
     with pytest.raises(ArtifactError, match=damage):
         ENGINES[engine].type.open(tmp_path)

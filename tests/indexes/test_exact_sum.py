@@ -61,8 +61,7 @@ def test_pairs_score_the_very_number_of_the_search(kind, seed, chosen):
 
 
 def test_pairs_of_bm25_score_the_very_number_of_the_search():
-    index = Bm25()
-    index.add(["an owl hunts mice", "mice and owls", "bees", "the owl, the owl and the bee"])
+    index = engine_checks.open_index(Bm25(), ["an owl hunts mice", "mice and owls", "bees", "the owl, the owl and the bee"])
     queries = ["owl mice", "bee bee owl", "whale"]
     expected = all_scores(index, queries)
     query, row = (part.ravel() for part in np.meshgrid(range(3), range(4)))

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from moeir.indexes import maxsim, token_store, vector_store
-from moeir.indexes.maxsim import MaxSim
 from moeir.indexes.token_store import TokenVectorStore
 from moeir.indexes.vector_store import VectorStore
 from moeir.representations.exact_match import ExactMatch
@@ -38,10 +37,9 @@ def test_a_query_token_of_zeros_adds_nothing():
     assert rows[1].tolist() == [1, 0] and scores[1].tolist() == [0.0, 0.0]
 
 
-def test_the_stored_vectors_of_each_text_are_returned(tmp_path):
+def test_the_stored_vectors_of_each_text_are_returned():
     _, documents = near_ties("maxsim", count=20)
-    build_index(documents).save(tmp_path)
-    index = MaxSim.open(tmp_path)
+    index = build_index(documents)
     for row, tokens in enumerate(to_lists(documents)):
         assert index.token_vectors(row).tolist() == tokens
 
@@ -102,19 +100,17 @@ def test_texts_that_do_not_fit_on_the_device_are_read_in_parts(per_load, availab
     assert len(parts) > 1 and found == {row: tokens for row, tokens in enumerate(texts) if tokens}
 
 
-def test_a_device_keeps_every_token_that_its_rounding_may_have_put_behind_another(tmp_path):
+def test_a_device_keeps_every_token_that_its_rounding_may_have_put_behind_another():
     """1 + 2^-25 + 2^-25 + … - 1: float32 loses the small numbers in any order of blocks, so that the nearer token looks farther."""
     large, small = 512, 2**17
     query = torch.cat([torch.ones(large), torch.full((small,), 2.0**-13), torch.ones(large)])[None]
     nearer = torch.cat([torch.ones(large), torch.full((small,), 2.0**-12), -torch.ones(large)])
     farther = torch.zeros(len(nearer))
     farther[0] = small * 2.0**-25 - 2.0**-12
-    index = build_index(MultiVector(torch.stack([nearer, farther]), torch.tensor([0, 2])))
-    index.save(tmp_path / "index")
+    index, mask = build_index(MultiVector(torch.stack([nearer, farther]), torch.tensor([0, 2]))), torch.ones(1, 2, dtype=torch.bool)
     documents = torch.stack([nearer, farther]).half()[None]
     approximate = (documents.float() @ query.T)[0, :, 0]
     assert approximate[1] > approximate[0] + 2.0**-9, "float32 has them in the wrong order"
-    index, mask = MaxSim.open(tmp_path / "index"), torch.ones(1, 2, dtype=torch.bool)
     scores = index._exact_pair_scores(query[None], torch.tensor([0]), documents, mask)
     assert scores.tolist() == [small * 2.0**-25]
 
@@ -122,7 +118,6 @@ def test_a_device_keeps_every_token_that_its_rounding_may_have_put_behind_anothe
 def test_a_scan_scores_only_so_many_pairs_at_a_time():
     queries, documents = near_ties("exact-match", 2)
     index = engine_checks.build_index("exact-match", documents, elements_at_once=2000)
-    index.search(queries, 1)  # which opens it
     (block,) = index._query_blocks(queries.select(torch.arange(32) % 4))
     pool = RecordingPool()
     index._scan(block, pool)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from moeir.architectures.checkpoint import open_checkpoint
+from moeir.architectures.checkpoint import InputConfig, open_checkpoint
 from moeir.records.ids import IdColumn
 from moeir.representations import encodings as opened_encodings
 from moeir.representations.encodings import open_encodings
 from moeir.retrieval.searcher import open_index
-from tests.conftest import run_in_process
+from tests.conftest import run_moeir
 from tests.rewrites import count_rewrites, rewriting
 from tests.split_encodings import write_encodings
 
@@ -31,7 +31,7 @@ def write_two_orders(folder: Path, count: int) -> list[Path]:
 def two_orders(tmp_path):
     """Two indexes of the same documents in different orders."""
     for path in write_two_orders(tmp_path, 50):
-        assert run_in_process("index", "--corpus", path, "--engine", "bm25", "--output", tmp_path / path.stem).code == 0
+        run_moeir("index", "--corpus", path, "--engine", "bm25", "--output", tmp_path / path.stem)
     return tmp_path / "ascending", tmp_path / "shuffled"
 
 
@@ -57,20 +57,46 @@ def test_an_index_opened_beside_rewrites_is_one_of_the_two(opens, documents, tmp
     assert rewrites > 0
 
 
-def test_an_index_replaced_between_two_of_its_files_is_opened_again(two_orders, monkeypatch):
+@pytest.fixture
+def replace_after(monkeypatch):
+    """`replace_after(owner, name, path, other)`: a function that reads a file of a product then puts another product in its place."""
+
+    def patch(owner, name, path, other):
+        read = getattr(owner, name)
+
+        def read_and_replace(*arguments):
+            content = read(*arguments)
+            if other.exists():
+                path.rename(path.with_name("earlier"))
+                other.rename(path)
+            return content
+
+        monkeypatch.setattr(owner, name, read_and_replace)
+
+    return patch
+
+
+def test_an_index_replaced_between_two_of_its_files_is_opened_again(two_orders, replace_after):
     path, other = two_orders
-    read = IdColumn.read.__func__
-
-    def read_and_replace(cls, *arguments):
-        folder = read(cls, *arguments)
-        if other.exists():
-            path.rename(path.with_name("earlier"))
-            other.rename(path)
-        return folder
-
-    monkeypatch.setattr(IdColumn, "read", classmethod(read_and_replace))
+    replace_after(IdColumn, "read", path, other)
     assert find_first(open_index(path), range(50)) == [f"d{number}" for number in range(50)]
-    assert path.with_name("earlier").is_dir()
+    assert not other.exists()
+
+
+def test_a_checkpoint_replaced_between_two_of_its_files_is_opened_again(tiny_model, tmp_path, replace_after):
+    for name, options in (("dense", ("--arch", "dense", "--document-length", 12)), ("colbert", ("--arch", "colbert:dim=8"))):
+        run_moeir("init", "--model", tiny_model, *options, "--output", tmp_path / name)
+    replace_after(InputConfig, "from_dict", tmp_path / "dense", tmp_path / "colbert")
+    checkpoint = open_checkpoint(tmp_path / "dense")
+    assert checkpoint.input_config.document_length != 12 and list(checkpoint.architecture.representation_kinds) == ["local"]
+
+
+def test_encodings_replaced_between_two_of_their_files_are_opened_again(encodings, tmp_path, replace_after):
+    shutil.copytree(encodings, tmp_path / "enc")
+    write_encodings(encodings, tmp_path / "other", [2, 1, 0], ["x2", "x1", "x0"])
+    replace_after(opened_encodings, "read_ids", tmp_path / "enc", tmp_path / "other")
+    opened = open_encodings(tmp_path / "enc")
+    assert opened.ids == ["x2", "x1", "x0"] and len(opened["global"]) == 3
 
 
 def test_an_index_removed_while_it_is_opened_is_missing(two_orders, monkeypatch):
@@ -78,28 +104,3 @@ def test_an_index_removed_while_it_is_opened_is_missing(two_orders, monkeypatch)
     monkeypatch.setattr(IdColumn, "read", lambda *arguments: path.rename(path.with_name("elsewhere")) / "ids.txt")
     with pytest.raises(Exception, match=f"{path}: no such index"):
         open_index(path)
-
-
-def test_a_checkpoint_opened_beside_rewrites_is_one_of_the_two(tiny_model, tmp_path):
-    """The length is in one file of a checkpoint, the sizes of the heads in others."""
-    init = ("init", "--model", tiny_model, "--output", tmp_path / "ckpt", "--force")
-    with rewriting(tmp_path / "log", (*init, "--arch", "dense", "--document-length", 12), (*init, "--arch", "colbert:dim=8")):
-        for _ in range(4):
-            checkpoint = open_checkpoint(tmp_path / "ckpt")
-            assert (checkpoint.input_config.document_length == 12) == ("global" in checkpoint.architecture.representation_kinds)
-
-
-def test_encodings_replaced_between_two_of_their_files_are_opened_again(encodings, tmp_path, monkeypatch):
-    shutil.copytree(encodings, tmp_path / "enc")
-    read = opened_encodings.read_ids
-
-    def read_and_replace(folder):
-        ids = read(folder)
-        if not (tmp_path / "earlier").exists():
-            (tmp_path / "enc").rename(tmp_path / "earlier")
-            write_encodings(encodings, tmp_path / "enc", [2, 1, 0], ["x2", "x1", "x0"])
-        return ids
-
-    monkeypatch.setattr(opened_encodings, "read_ids", read_and_replace)
-    opened = open_encodings(tmp_path / "enc")
-    assert opened.ids == ["x2", "x1", "x0"] and len(opened["global"]) == 3

@@ -146,7 +146,7 @@ def hybrid(lists: RankedLists, apart: bool = False, *, alpha: float = 1.0, norma
     >>> dict(zip(documents.tolist(), scores.tolist()))
     {2: 2.75, 4: 4.75, 7: 3.0}
     """
-    if not 0 <= alpha < np.inf:
+    if alpha < 0:
         raise UsageError(f"hybrid:alpha={alpha}: expected 0 or more")
     if normalise not in ("none", "centred"):
         raise UsageError(f"hybrid:normalise={normalise}: expected none or centred")

@@ -80,12 +80,6 @@ def test_no_queries_find_nothing():
     assert build_index(torch.ones(2, 3)).search(Dense(torch.ones(0, 3)), 5)[0].shape == (0, 2)
 
 
-def test_float16_queries_count_as_their_float32_values():
-    queries, documents = torch.randn(3, 8).half(), torch.randn(20, 8)
-    first, second = (build_index(documents).search(Dense(values), 5) for values in (queries, queries.float()))
-    assert first[1].tobytes() == second[1].tobytes()
-
-
 @pytest.mark.parametrize(("value", "query"), [(float("nan"), 1), (3e38, 0)])
 def test_a_query_whose_scores_are_no_float32_is_refused(value, query):
     queries = torch.full((2, 4), value)

@@ -210,16 +210,10 @@ class Searcher:
     def _check_hits(self, name: str, hits: tuple[np.ndarray, np.ndarray], shape: tuple[int, int]) -> None:
         """UsageError if what an engine found, which may be own code, is not rows and scores [Q, K]."""
         rows, scores = hits
-        if rows.shape != shape or scores.shape != shape:
-            raise UsageError(
-                f"{name}: its engine returned rows {rows.shape} and scores {scores.shape}; expected {shape}: queries, documents"
-            )
-        if np.isnan(scores).any():
-            raise UsageError(f"{name}: its engine returned a score that is NaN; expected numbers, and −∞ after the last hit")
-        if rows.max(initial=NO_ROW) >= len(self.ids):
-            raise UsageError(
-                f"{name}: its engine returned row {rows.max()}; expected rows below {len(self.ids)}, and {NO_ROW} after the last hit"
-            )
+        if rows.shape != shape or scores.shape != shape or np.isnan(scores).any() or rows.max(initial=NO_ROW) >= len(self.ids):
+            result = f"rows {rows.shape} up to {rows.max(initial=NO_ROW)} and scores {scores.shape}, {np.isnan(scores).sum()} of them NaN"
+            expected = f"{shape}, queries and documents: rows below {len(self.ids)} and numbers, and {NO_ROW} and −∞ after the last hit"
+            raise UsageError(f"{name}: its engine returned {result}; expected {expected}")
 
     def encode_batches(
         self, queries: list[str], batch_size: int, speed: LatencyRecorder, experts: Collection[str] | None = None

@@ -195,25 +195,6 @@ def test_an_engine_that_does_not_answer_is_one_line(export: Callable[[str], Path
     assert line.endswith("; if an engine answers there, the same command goes on where it stopped")
 
 
-def test_a_changed_export_is_not_loaded(export: Callable[[str], Path], tmp_path: Path) -> None:
-    pytest.importorskip("qdrant_client", reason="the extra of qdrant")
-    for number, (name, change, words) in enumerate((
-        ("documents-00000.jsonl", lambda text: text[: text.rindex("\n", 0, -1) + 1], "damaged or changed: its checksum"),
-        ("documents-00000.jsonl", lambda text: text.replace("d7", "d9", 1), "damaged or changed: its checksum"),
-        ("documents-00000.jsonl", None, "damaged or changed: its checksum"),
-        ("schema.json", lambda text: text[:-9], "schema.json: Unterminated string"),
-    )):  # fmt: skip
-        folder = tmp_path / f"export{number}"
-        shutil.copytree(export("qdrant"), folder)
-        content = (folder / name).read_text(encoding="utf-8")
-        (folder / name).unlink()
-        if change is not None:
-            (folder / name).write_text(change(content), encoding="utf-8")
-        with pytest.raises(SystemExit, match=words):
-            load_documents(open_collection("qdrant", folder, tmp_path / f"qdrant{number}"), "here", folder=folder)
-        assert not list((tmp_path / f"qdrant{number}").glob("collection/*"))
-
-
 @engines
 def test_another_export_replaces_a_loaded_one_only_when_asked_to(
     engine: str, export: Callable[[str], Path], served: Served, tmp_path: Path

@@ -16,10 +16,12 @@ class SubsetIndex(SearchableIndex):
     """Documents that are rows of an index, or score as the best of several, their passages (MaxP of Dai and Callan 2019).
 
     `documents` int64 [len(index)] has the document of each row, NO_ROW for one that is left out; `id_ranks` are those of the documents,
-    each of which has a row. The ranking is exactly that of all rows, filtered and collapsed.
+    each of which has a row, and in the order of the rows' if each has only one. The ranking is exactly that of all rows, filtered and
+    collapsed.
 
-    The index is searched deeper until enough documents score above the last hit of every query; where that is deeper than the number of
-    rows of a filter, these are scored pair by pair. An approximate engine is only searched deeper, at most for all of its rows.
+    The index is searched deeper until enough documents are among the hits of every query, and above the last one if they have several
+    rows; where that is deeper than the number of rows of a filter, these are scored pair by pair. An approximate engine is only searched
+    deeper, at most for all of its rows.
     """
 
     def __init__(self, index: SearchableIndex, documents: np.ndarray, id_ranks: np.ndarray) -> None:
@@ -57,7 +59,8 @@ class SubsetIndex(SearchableIndex):
             is_hit = (hits != NO_ROW) & (self._documents[hits] != NO_ROW)
             documents, first = np.unique(self._documents[hits[is_hit]], return_index=True)  # each at its best row
             best = values[is_hit][first]
-            if hits[-1] == NO_ROW or deeper >= len(self._index) or np.count_nonzero(best > values[-1]) >= depth:
+            certain = np.count_nonzero(best > values[-1]) if len(self._rows) > len(self) else len(best)
+            if hits[-1] == NO_ROW or deeper >= len(self._index) or certain >= depth:
                 fill_ranked_hits(documents, best, self.id_ranks, rows[query], scores[query])
             else:
                 incomplete.append(query)

@@ -39,7 +39,8 @@ def built(request):
 
 
 def draw_documents(kind, index, queries):
-    """The document of each row: of some rows, of the worse half of a query's, or of passages, all or those of two documents in three."""
+    """The document of each row: of some rows, of the worse half of a query's, or of passages, all or those of two documents in three; and
+    the ids of the documents."""
     rng, documents = np.random.default_rng(5), np.full(ROWS, -1)
     if kind.isdecimal():
         documents[np.sort(rng.choice(ROWS, int(kind), replace=False))] = np.arange(int(kind))
@@ -52,33 +53,34 @@ def draw_documents(kind, index, queries):
         documents = rng.permutation(np.concatenate([np.arange(DOCUMENTS), others]))
         if kind == "some passages":
             documents = np.where(documents % 3, documents - documents // 3 - 1, -1)
-    return documents
+        return documents, IDS[: documents.max() + 1]
+    return documents, [f"{rank:03}" for rank in index.id_ranks[documents >= 0]]
 
 
-def regroup_full_ranking(index, queries, documents, depth):
+def regroup_full_ranking(index, queries, documents, ids, depth):
     """The oracle: rank all rows, look up the best of each document, sort, and cut."""
-    width = min(depth, documents.max() + 1)
+    width = min(depth, len(ids))
     rows, scores = np.full((len(queries), width), -1), np.full((len(queries), width), -np.inf, np.float32)
     for query, line in enumerate(zip(*index.search(queries, len(index)), strict=True)):
-        pairs = [(f"{IDS[documents[row]]}#{row}", value) for row, value in zip(*line, strict=True) if row >= 0 and documents[row] >= 0]
+        pairs = [(f"{ids[documents[row]]}#{row}", value) for row, value in zip(*line, strict=True) if row >= 0 and documents[row] >= 0]
         for rank, (document, score) in enumerate(collapse_by_dictionary(pairs, depth)):
-            rows[query, rank], scores[query, rank] = IDS.index(document), score
+            rows[query, rank], scores[query, rank] = ids.index(document), score
     return rows, scores
 
 
 @pytest.mark.parametrize("kind", ["1", "120", "299", "300", "the worst", "passages", "some passages"])
 def test_documents_are_those_of_the_whole_ranking_filtered_and_collapsed(built, kind, monkeypatch):
     index, queries = built
-    documents, whole = draw_documents(kind, index, queries), subset.HITS_AT_ONCE
-    alone = SubsetIndex(index, documents, id_ranks(IDS[: documents.max() + 1]))
+    (documents, ids), whole = draw_documents(kind, index, queries), subset.HITS_AT_ONCE
+    alone = SubsetIndex(index, documents, id_ranks(ids))
     for depth, hits_at_once in ((1, 1), (2, whole), (20, 100), (46, whole), (47, whole), (300, whole)):
         monkeypatch.setattr(subset, "HITS_AT_ONCE", hits_at_once)
-        assert same_bytes(alone.search(queries, depth), regroup_full_ranking(index, queries, documents, depth))
+        assert same_bytes(alone.search(queries, depth), regroup_full_ranking(index, queries, documents, ids, depth))
 
 
 def test_a_subset_of_documents_of_passages_is_one_of_passages(built):
     index, queries = built
-    passages, inner = (draw_documents(kind, index, queries) for kind in ("passages", "some passages"))
+    passages, inner = (draw_documents(kind, index, queries)[0] for kind in ("passages", "some passages"))
     chosen = np.where(np.arange(DOCUMENTS) % 3, np.arange(DOCUMENTS) - np.arange(DOCUMENTS) // 3 - 1, -1)
     ranks = np.arange(inner.max() + 1)
     nested = SubsetIndex(SubsetIndex(index, passages, np.arange(DOCUMENTS)), chosen, ranks)
@@ -87,7 +89,7 @@ def test_a_subset_of_documents_of_passages_is_one_of_passages(built):
 
 def test_a_pair_scores_as_the_best_passage_of_its_document(built):
     index, queries = built
-    documents = draw_documents("passages", index, queries)
+    documents, _ = draw_documents("passages", index, queries)
     query, document = np.divmod(np.random.default_rng(2).permutation(QUERIES * DOCUMENTS), DOCUMENTS)
     every = index.score_pairs(queries, np.repeat(np.arange(QUERIES), ROWS), np.tile(np.arange(ROWS), QUERIES)).reshape(QUERIES, ROWS)
     expected = [every[q, documents == d].max() for q, d in zip(query.tolist(), document.tolist(), strict=True)]

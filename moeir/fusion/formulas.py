@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from moeir.errors import UsageError
-from moeir.fusion import score_lists
+from moeir.fusion import FUSED, score_lists
 from moeir.fusion.score_lists import Hits, RankedLists, ScoreLists
 from moeir.records.ids import merge_vocabularies
 from moeir.records.runs import Run, sort_lists, truncate_lists
@@ -193,7 +193,7 @@ def linear(lists: RankedLists, apart: bool = False, *, weights: str = "") -> Hit
     return score_lists.fuse(lists, score_lists.raw_scores, ScoreLists.missing_scores, apart, numbers)
 
 
-def fuse_runs(runs: Sequence[Run], merge: FusionFormula, depth: int | None = None, tag: str = "fused") -> Run:
+def fuse_runs(runs: Sequence[Run], merge: FusionFormula, depth: int | None = None) -> Run:
     """Fuse runs query by query and keep the first `depth` hits; the result has every query of any run.
 
     A run without a query counts as an empty list for it. Queries are in order of first appearance.
@@ -212,7 +212,7 @@ def fuse_runs(runs: Sequence[Run], merge: FusionFormula, depth: int | None = Non
         rows = slice(starts[-1], starts[-1] + int(top_starts[-1]))
         documents[rows], scores[rows] = best[within_depth], values[within_depth]
         starts.extend((starts[-1] + top_starts[1:]).tolist())
-    return Run(queries, np.array(starts), documents[: starts[-1]], scores[: starts[-1]], document_ids, tag, depth)
+    return Run(queries, np.array(starts), documents[: starts[-1]], scores[: starts[-1]], document_ids, FUSED, depth)
 
 
 def _check_fused(fused: Any, limit: int) -> tuple[np.ndarray, np.ndarray]:

@@ -199,7 +199,7 @@ class TwoStepIndex(base.Index):
     on the pool, the block sizes, the threads or the device. At most `elements_at_once` numbers are in memory at a time.
     """
 
-    slack: int | None = None  # None: enough for the usual error bound
+    slack = 64  # candidates beyond the depth, enough for the usual error bound
     coarse = False  # the scan may multiply in bfloat16
     _vectors: VectorStore
 
@@ -232,8 +232,8 @@ class TwoStepIndex(base.Index):
         id_ranks = self.id_ranks
         with torch.inference_mode(), full_precision(self._device):
             for block in self._checked_blocks(queries):
-                extra = self.slack if self.slack is not None else 64 + (depth if self._scans_in_bf16(block) else 0)
-                self._search_block(block, depth, depth + extra, id_ranks, rows, scores)
+                size = self.slack + (2 * depth if self._scans_in_bf16(block) else depth)
+                self._search_block(block, depth, size, id_ranks, rows, scores)
 
     def _checked_blocks(self, queries: Any) -> Iterator[QueryBlock]:
         """`_query_blocks`, checked. On CUDA, `elements_at_once` is limited to the memory left beside the vectors."""

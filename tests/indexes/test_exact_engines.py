@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moeir.errors import ArtifactError, DataError
+from moeir.indexes import flat, maxsim, two_step, vector_store
 from moeir.retrieval.latency import limit_threads
 from tests.indexes.engine_checks import ENGINES, build_index, is_full_sort, limit_device_memory, near_ties, same_bytes, scores_one_by_one
 from tests.representations.test_representations import to_lists
@@ -74,6 +75,25 @@ def test_threads_batches_and_shards_change_no_byte(engine, shards, threads, tmp_
     for built in (index, opened):
         with pytest.raises(ArtifactError, match="takes no more documents"):
             built.add(documents)
+
+
+@pytest.mark.parametrize("engine", ["flat", "maxsim"])
+def test_scans_in_either_precision_on_several_threads_change_no_byte(engine, monkeypatch):
+    queries, documents = near_ties(engine, count=6000, width=16)
+    queries, started, results = queries.select(torch.arange(33) % len(queries)), set(), []
+    monkeypatch.setattr(flat, "DOCUMENTS_PER_THREAD", 1000)
+    monkeypatch.setattr(maxsim, "MAX_ELEMENTS", 512 * 16)  # blocks of 512 tokens
+    monkeypatch.setattr(vector_store, "PLAIN_NUMBERS", -1)
+    for module in (flat, maxsim):
+        monkeypatch.setattr(module, "run_on_threads", lambda work, threads: started.add(threads) or two_step.run_on_threads(work, threads))
+    for coarse in (True, False):
+        index = build_index(engine, documents, coarse=coarse)
+        for threads in (1, 2, 3):
+            with limit_threads(threads):
+                results.append(index.search(queries, 50))
+                assert torch.get_num_threads() == threads  # those that scan have one each
+    assert started == {1, 2, 3}
+    assert all(same_bytes(result, results[0]) for result in results)
 
 
 @pytest.mark.parametrize(("engine", "nothing"), [

@@ -9,15 +9,13 @@ import pytest
 import torch
 
 from moeir.errors import ArtifactError, DataError
-from moeir.indexes import flat
 from moeir.indexes.base import read_settings
 from moeir.indexes.flat import Flat
 from moeir.indexes.two_step import scan_error_bound
 from moeir.indexes.vector_store import exact_dot
 from moeir.representations.dense import Dense
-from moeir.retrieval.latency import limit_threads
 from tests.indexes import engine_checks
-from tests.indexes.engine_checks import RecordingPool, near_ties, same_bytes, scores_one_by_one
+from tests.indexes.engine_checks import RecordingPool, near_ties, same_bytes
 from tests.oracles import search as oracle
 
 pytestmark = pytest.mark.usefixtures("form")
@@ -102,20 +100,6 @@ def test_a_scan_in_bfloat16_stays_within_its_margin_and_finds_the_same(count):
         assert (2 * errors <= scan_error_bound(block, coarse._vectors, coarse=True)).all() and errors.max() > 0
     for depth in (1, 30, 700):
         assert same_bytes(coarse.search(Dense(queries), depth), fine.search(Dense(queries), depth))
-
-
-def test_scans_on_several_threads_change_no_byte(monkeypatch):
-    monkeypatch.setattr(flat, "DOCUMENTS_PER_THREAD", 1000)
-    generator = torch.Generator().manual_seed(3)
-    queries, documents = torch.randn(300, 24, generator=generator), torch.randn(5000, 24, generator=generator).half()
-    documents[4000:] = documents[:1000]  # ties across blocks of the scan
-    index, found = build_index(documents, np.random.default_rng(3).permutation(5000)), []
-    for threads in (1, 2, 4):
-        with limit_threads(threads):
-            found.append(index.search(Dense(queries), 20))
-            assert torch.get_num_threads() == threads  # those that scan have one each
-    assert same_bytes(found[0], found[1]) and same_bytes(found[0], found[2])
-    assert found[0][1].tobytes() == scores_one_by_one(index, Dense(queries), 20)
 
 
 @pytest.mark.parametrize(("change", "words"), [

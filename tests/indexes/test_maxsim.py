@@ -4,14 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from moeir.indexes import maxsim, token_store, vector_store
+from moeir.indexes import token_store
 from moeir.indexes.token_store import TokenVectorStore
 from moeir.indexes.vector_store import VectorStore
 from moeir.representations.exact_match import ExactMatch
 from moeir.representations.multivector import MultiVector
-from moeir.retrieval.latency import limit_threads
 from tests.indexes import engine_checks
-from tests.indexes.engine_checks import RecordingPool, near_ties, same_bytes
+from tests.indexes.engine_checks import RecordingPool, near_ties
 from tests.indexes.engine_checks import pack_tokens as pack
 from tests.representations.test_representations import to_lists
 
@@ -42,29 +41,6 @@ def test_the_stored_vectors_of_each_text_are_returned():
     index = build_index(documents)
     for row, tokens in enumerate(to_lists(documents)):
         assert index.token_vectors(row).tolist() == tokens
-
-
-def test_a_scan_in_bfloat16_finds_the_same_as_one_in_float32():
-    queries, documents = near_ties("maxsim", 6, 400)
-    for depth in (1, 40, 400):
-        results = (build_index(documents, coarse=coarse).search(queries, depth) for coarse in (True, False))
-        assert same_bytes(*results)
-
-
-def test_scans_on_several_threads_change_no_byte(monkeypatch):
-    monkeypatch.setattr(vector_store, "PLAIN_NUMBERS", -1)
-    queries, documents = near_ties("maxsim", count=6000, width=16)
-    monkeypatch.setattr(maxsim, "MAX_ELEMENTS", 512 * documents.vectors.shape[1])  # blocks of 512 tokens: more than 30
-    parts, run = [], maxsim.run_on_threads
-    monkeypatch.setattr(maxsim, "run_on_threads", lambda work, threads: parts.append(threads) or run(work, threads))
-    index, found = build_index(documents, coarse=True), []
-    for threads in (1, 2, 3):
-        with limit_threads(threads):
-            found.append(index.search(queries, 50))
-            assert torch.get_num_threads() == threads
-    assert parts[0] == 1 and {2, 3} <= set(parts)
-    assert same_bytes(found[0], found[1]) and same_bytes(found[0], found[2])
-    assert same_bytes(build_index(documents, coarse=False).search(queries, 50), found[0])
 
 
 def test_texts_are_padded_with_their_last_token():

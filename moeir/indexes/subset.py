@@ -1,15 +1,19 @@
 """Search for some documents of an index, as those of a filter, or for the documents of its passages."""
 
+import logging
 import math
+from collections.abc import Collection, Container
 from typing import Any
 
 import numpy as np
 
+from moeir.errors import DataError
 from moeir.indexes.base import NO_ROW, SearchableIndex, fill_ranked_hits
 from moeir.indexes.exact_sum import select_queries
 
 HITS_AT_ONCE = 2**22  # of the queries that are searched or scored together
 SPARE_SHARE, SPARE_HITS, GROWTH = 1.1, 16, 4  # how much deeper than an even spread of the documents needs, and then each time again
+log = logging.getLogger(__name__)
 
 
 class SubsetIndex(SearchableIndex):
@@ -90,3 +94,12 @@ class SubsetIndex(SearchableIndex):
 
     def token_vectors(self, row: int) -> np.ndarray | None:
         return self._index.token_vectors(int(self._rows[self._starts[row]]))
+
+
+def check_ids(source: str, ids: Collection[str], known: Container[str], label: str, *, may_be_new: bool = False) -> None:
+    """Warn of ids that an index does not have; DataError if it has none of them, unless they `may_be_new`."""
+    unknown = [name for name in ids if name not in known]
+    if unknown and len(unknown) == len(ids) and not may_be_new:
+        raise DataError(f"{source}: none of its ids is in {label}, such as {unknown[0]!r}; expected ids of its documents")
+    if unknown:
+        log.warning("%s: %d of %d ids are not in %s, such as %r; they are left out", source, len(unknown), len(ids), label, unknown[0])

@@ -5,8 +5,7 @@ checkpoint's index of the same documents is one more expert.
 """
 
 import importlib
-import logging
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,11 +16,11 @@ import numpy as np
 from moeir import variants
 from moeir.artifacts import manifests
 from moeir.artifacts.identity import read_unchanged
-from moeir.errors import ArtifactError, DataError, UsageError
+from moeir.errors import ArtifactError, UsageError
 from moeir.fusion import FUSED, formulas
 from moeir.indexes.base import INDEX_AGAIN, NO_ROW, Index, SearchableIndex, fill_all_ranked_hits
 from moeir.indexes.exact_sum import fuse_exact
-from moeir.indexes.subset import SubsetIndex
+from moeir.indexes.subset import SubsetIndex, check_ids
 from moeir.parsing import check_count
 from moeir.records.ids import IdColumn
 from moeir.records.passages import collapse_ids
@@ -34,17 +33,14 @@ if TYPE_CHECKING:
 
     from moeir.architectures.checkpoint import RetrievalModel
 
-log = logging.getLogger(__name__)
+QUERIES_PER_BATCH = 256
+FUSION_DEPTH = 1000  # documents of each list that `search` fuses
+HitColumns: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]  # of each hit: query number, document row, score
 
 
 def is_exact_sum(spec: str) -> bool:
     """Whether a spec names the exact sum, which needs the engines; UsageError for an unknown spec."""
     return variants.resolve_spec("fusion", spec)[0].name == "exact-sum"
-
-
-QUERIES_PER_BATCH = 256
-FUSION_DEPTH = 1000  # documents of each list that `search` fuses
-HitColumns: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]  # of each hit: query number, document row, score
 
 
 @dataclass
@@ -343,15 +339,6 @@ def _check_disjoint(paths: Sequence[Path], ids: Sequence[IdColumn], words: np.nd
         earlier, later = sorted(owners[shared[0] : shared[0] + 2].tolist())
         name = names[shared[0]].decode()
         raise ArtifactError(f"{paths[later]}: document {name!r} is in {paths[earlier]} too; parts of a collection share none")
-
-
-def check_ids(source: str, ids: Collection[str], known: Container[str], label: str, *, may_be_new: bool = False) -> None:
-    """Warn of ids that an index does not have; DataError if it has none of them, unless they `may_be_new`."""
-    unknown = [name for name in ids if name not in known]
-    if unknown and len(unknown) == len(ids) and not may_be_new:
-        raise DataError(f"{source}: none of its ids is in {label}, such as {unknown[0]!r}; expected ids of its documents")
-    if unknown:
-        log.warning("%s: %d of %d ids are not in %s, such as %r; they are left out", source, len(unknown), len(ids), label, unknown[0])
 
 
 class ShardedIndex(SearchableIndex):

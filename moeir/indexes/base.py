@@ -123,6 +123,7 @@ class Index(SearchableIndex):
 
     def save(self, folder: Path | str) -> None:
         """Write `engine.json` and the engine's files into `folder`; the caller publishes the folder atomically."""
+        assert not self._is_built, "its shards are saved already"
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         options = {name: getattr(self, name) for name in keyword_options(type(self))}

@@ -255,8 +255,8 @@ ARRAYS = "the fusion has to return two arrays of one length: documents of the li
 FAULTS = {  # of a name in the module: the command that meets it, its exit code and words
     "none": (f"{FUSE}none", 2, ARRAYS),
     "not_a_number": (f"{FUSE}not_a_number", 2, ARRAYS),
-    "Outside": (f"{SEARCH} --expert global", 2, "global: its engine returned row 10"),
-    "Unsure": (f"{SEARCH} --expert global", 2, "global: its engine returned a score that is NaN"),
+    "Outside": (f"{SEARCH} --expert global", 2, "global: its engine returned rows (1, 3) up to 10"),
+    "Unsure": (f"{SEARCH} --expert global", 2, "and scores (1, 3), 3 of them NaN; expected (1, 3)"),
     "Doubtful": (f"{SEARCH} --fuse exact-sum --output runs", 3, "a sum of scores is NaN"),
     "NoExpert": ("init --model tiny --arch my_faulty:NoExpert --output ckpt", 2, "my_faulty:NoExpert: has no expert"),
 }

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from moeir.errors import UsageError
-from moeir.fusion import score_lists
+from moeir.fusion import FUSED, score_lists
 from moeir.fusion.score_lists import Hits, RankedLists, ScoreLists
 from moeir.records.ids import merge_vocabularies
 from moeir.records.runs import Run, sort_lists, truncate_lists
@@ -146,7 +146,7 @@ def hybrid(lists: RankedLists, apart: bool = False, *, alpha: float = 1.0, norma
     >>> dict(zip(documents.tolist(), scores.tolist()))
     {2: 2.75, 4: 4.75, 7: 3.0}
     """
-    if not 0 <= alpha < np.inf:
+    if alpha < 0:
         raise UsageError(f"hybrid:alpha={alpha}: expected 0 or more")
     if normalise not in ("none", "centred"):
         raise UsageError(f"hybrid:normalise={normalise}: expected none or centred")
@@ -157,23 +157,6 @@ def hybrid(lists: RankedLists, apart: bool = False, *, alpha: float = 1.0, norma
     best = [ScoreLists.from_hits(one).top(depth) for one in lists]
     score = score_lists.centre if normalise == "centred" else score_lists.raw_scores
     return score_lists.fuse(best, score, ScoreLists.last_scores, apart, (1.0, alpha))
-
-
-def interpolation(lists: RankedLists, apart: bool = False, *, alpha: float = 0.5) -> Hits:
-    """(1 − alpha) · first + alpha · second, min-max normalised; a missing document gets 0.
-
-    Each list's scores are first mapped to (s − min) / (max − min). Takes exactly two lists.
-
-    >>> first, second = (np.array([7, 2]), np.array([0.5, 0.25])), (np.array([4, 7]), np.array([9.0, 5.0]))
-    >>> documents, scores = interpolation([first, second], alpha=0.25)
-    >>> dict(zip(documents.tolist(), scores.tolist()))
-    {2: 0.0, 4: 0.25, 7: 0.75}
-    """
-    if not 0 <= alpha <= 1:
-        raise UsageError(f"interpolation:alpha={alpha}: expected 0 to 1")
-    if len(lists) != 2:
-        raise UsageError(f"interpolation: expected two runs, found {len(lists)}: (1 − alpha) · first + alpha · second")
-    return score_lists.fuse(lists, score_lists.minmax, score_lists.zero_for_missing, apart, (1 - alpha, alpha))
 
 
 def combmnz(lists: RankedLists, apart: bool = False) -> Hits:
@@ -210,7 +193,7 @@ def linear(lists: RankedLists, apart: bool = False, *, weights: str = "") -> Hit
     return score_lists.fuse(lists, score_lists.raw_scores, ScoreLists.missing_scores, apart, numbers)
 
 
-def fuse_runs(runs: Sequence[Run], merge: FusionFormula, depth: int | None = None, tag: str = "fused") -> Run:
+def fuse_runs(runs: Sequence[Run], merge: FusionFormula, depth: int | None = None) -> Run:
     """Fuse runs query by query and keep the first `depth` hits; the result has every query of any run.
 
     A run without a query counts as an empty list for it. Queries are in order of first appearance.
@@ -229,7 +212,7 @@ def fuse_runs(runs: Sequence[Run], merge: FusionFormula, depth: int | None = Non
         rows = slice(starts[-1], starts[-1] + int(top_starts[-1]))
         documents[rows], scores[rows] = best[within_depth], values[within_depth]
         starts.extend((starts[-1] + top_starts[1:]).tolist())
-    return Run(queries, np.array(starts), documents[: starts[-1]], scores[: starts[-1]], document_ids, tag, depth)
+    return Run(queries, np.array(starts), documents[: starts[-1]], scores[: starts[-1]], document_ids, FUSED, depth)
 
 
 def _check_fused(fused: Any, limit: int) -> tuple[np.ndarray, np.ndarray]:

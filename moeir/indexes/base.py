@@ -3,8 +3,6 @@
 import errno
 import inspect
 import json
-import shutil
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,10 +48,6 @@ class SearchableIndex(ABC):
         Ordered by score and then id, both descending: the head of a full sort if the engine is `exact`, else close to it. Beyond the
         last hit the row is -1 and the score −∞.
         """
-        if depth < 1:
-            raise UsageError(f"depth must be at least 1, not {depth}")
-        if self._id_ranks is not None and len(self._id_ranks) != len(self):
-            raise ArtifactError(f"the index has {len(self)} documents but {len(self._id_ranks)} ids were given")
         width = min(depth, len(self))
         rows = np.full((len(queries), width), NO_ROW, dtype=np.int64)
         scores = np.full((len(queries), width), -np.inf, dtype=np.float32)
@@ -94,16 +88,13 @@ class SearchableIndex(ABC):
 class Index(SearchableIndex):
     """An engine: shards of documents are added, `save` writes its files, and `open` maps them for search.
 
-    An index that is searched before it is saved writes its files to a temporary folder. The options of an engine are the
-    keyword-only parameters of its constructor, stored as attributes of the same names.
+    The options of an engine are the keyword-only parameters of its constructor, stored as attributes of the same names.
     """
 
     def __init__(self, id_ranks: np.ndarray | None = None, device: str = "cpu") -> None:
         super().__init__(id_ranks)
         self.device = device
         self._document_count, self._is_built = 0, False
-        self._folder: Path | None = None  # of the files that are searched
-        self._temporary_folder: tempfile.TemporaryDirectory[str] | None = None
 
     def __len__(self) -> int:
         return self._document_count
@@ -130,20 +121,10 @@ class Index(SearchableIndex):
         What compiled code reads is to be read with `arrays.read` and `arrays.read_offsets`, which check it.
         """
 
-    def search(self, queries: Any, depth: int) -> tuple[np.ndarray, np.ndarray]:
-        self._open_unsaved()
-        return super().search(queries, depth)
-
-    def score_pairs(self, queries: Any, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
-        self._open_unsaved()
-        return super().score_pairs(queries, query_rows, document_rows)
-
     def save(self, folder: Path | str) -> None:
         """Write `engine.json` and the engine's files into `folder`; the caller publishes the folder atomically."""
+        assert not self._is_built, "its shards are saved already"
         folder = Path(folder)
-        if self._folder is not None:
-            shutil.copytree(self._folder, folder, dirs_exist_ok=True)
-            return
         folder.mkdir(parents=True, exist_ok=True)
         options = {name: getattr(self, name) for name in keyword_options(type(self))}
         settings = {"engine": engine_name(type(self)), "kind": self.kind, "exact": self.exact, "options": options, "documents": len(self)}
@@ -160,7 +141,7 @@ class Index(SearchableIndex):
             raise ArtifactError(f"{folder}: an index of engine {settings['engine']!r}, expected {name!r}")
         try:
             index = cls(id_ranks, device, **settings["options"])
-            index._open_files(folder, settings)
+            index._document_count = index._load(ArrayFolder(folder, INDEX_AGAIN), folder, settings)
         except (KeyError, TypeError, ValueError, OSError) as error:
             if isinstance(error, OSError) and error.errno in NOT_ITS_FAULT:
                 raise
@@ -169,18 +150,8 @@ class Index(SearchableIndex):
             raise ArtifactError(
                 f"{folder}: holds {len(index)} documents, {SETTINGS_FILE} says {settings['documents']}; run `moeir index` again"
             )
+        index._is_built = True
         return index
-
-    def _open_files(self, folder: Path, settings: dict[str, Any]) -> None:
-        self._document_count = self._load(ArrayFolder(folder, INDEX_AGAIN), folder, settings)
-        self._folder, self._is_built = folder, True
-
-    def _open_unsaved(self) -> None:
-        if self._folder is None:
-            self._temporary_folder = tempfile.TemporaryDirectory()
-            folder = Path(self._temporary_folder.name)
-            self.save(folder)
-            self._open_files(folder, read_settings(folder))
 
 
 def engine_name(engine: type[SearchableIndex]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from moeir.artifacts.array_folder import ArrayFolder
-from moeir.errors import DataError, UsageError
+from moeir.errors import UsageError
 from moeir.indexes.analyzer import open_analyzer
 from moeir.indexes.base import Index
 from moeir.indexes.postings import Postings, PostingsIndex, write_postings
@@ -59,9 +59,7 @@ class Bm25(PostingsIndex, Index):
         self._term_ids, self._term_counts = array("i"), array("i")  # per document and distinct term: term id, and frequency
 
     def _add(self, shard: Sequence[str]) -> None:
-        for row, text in enumerate(shard, start=len(self)):
-            if not isinstance(text, str):
-                raise DataError(f"row {row}: expected a text, found {type(text).__name__}")
+        for text in shard:
             counts = Counter(self._analyzer.terms(text))
             self._term_ids.extend(self._vocabulary.setdefault(term, len(self._vocabulary)) for term in counts)
             self._term_counts.extend(counts.values())

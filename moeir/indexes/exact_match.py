@@ -17,7 +17,7 @@ from moeir.indexes.two_step import UNDERFLOW, QueryBlock, TopKPool, TwoStepIndex
 from moeir.indexes.vector_store import VectorStore, chunk_slices, exact_dot, pairwise_sum
 from moeir.representations.base import lengths_to_starts
 
-NO_TERM, BYTES_PER_ROW = -1, 4
+NO_TERM = -1
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class ExactMatchIndex(TwoStepIndex, Index):
     def _load(self, arrays: ArrayFolder, folder: Path, settings: dict[str, Any]) -> int:
         documents, postings = int(settings["documents"]), settings["vectors"]
         vectors = arrays.read("vectors", np.float16, (postings, settings["dimension"]))
-        self._vectors = VectorStore(vectors, self._device, settings["longest"], extra_bytes_per_row=BYTES_PER_ROW)
+        self._vectors = VectorStore(vectors, self._device, settings["longest"])
         terms = arrays.read("terms", np.int32, (None,), below=2**31)
         arrays.check_order("terms", np.zeros(0, np.int64))
         starts = arrays.read_offsets("starts", len(terms), postings, "terms.npy and vectors.npy")

@@ -1,8 +1,7 @@
 """Dense search by faiss, the library of approximate engines (Douze et al. 2024), beside the exact `flat`."""
 
-import logging
 import re
-from functools import cache, cached_property
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ QUERIES_AT_ONCE = 1024
 INSTALL_HINT = "engine faiss: faiss is not installed: pip install 'moeir[cpu]', or 'moeir[gpu]' for CUDA, never both"
 RESCORE_FACTOR = 4  # times the depth
 DEFAULT_EF = 16  # that of faiss
-log = logging.getLogger(__name__)
 
 
 class Faiss(Index):
@@ -127,8 +125,6 @@ class Faiss(Index):
             raise DataError(f"query {is_finite.tolist().index(False)}: NaN or infinity")
         width = min(RESCORE_FACTOR * depth, len(self)) if self.rescore else depth
         if (hnsw := _find_hnsw(engine)) is not None:
-            if self.ef is not None and self.ef < width:
-                _warn_of_ef(self.ef, width)
             hnsw.efSearch = max(self.ef or DEFAULT_EF, width)
         for first in range(0, len(vectors), QUERIES_AT_ONCE):
             part = slice(first, first + QUERIES_AT_ONCE)
@@ -152,13 +148,6 @@ def _find_hnsw(engine: Any) -> Any:
     while isinstance(engine, faiss.IndexPreTransform | faiss.IndexRefine):
         engine = faiss.downcast_index(engine.index if isinstance(engine, faiss.IndexPreTransform) else engine.base_index)
     return engine.hnsw if isinstance(engine, faiss.IndexHNSW) else None
-
-
-@cache  # once, however many batches and parts are searched
-def _warn_of_ef(ef: int, width: int) -> None:
-    log.warning(
-        "faiss:ef=%d: is less than the %d hits asked for, so ef=%d applies; index with a larger ef, or lower --depth", ef, width, width
-    )
 
 
 def _error_text(error: RuntimeError) -> str:

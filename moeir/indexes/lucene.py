@@ -13,7 +13,7 @@ import numpy as np
 
 from moeir.artifacts import identity
 from moeir.artifacts.array_folder import ArrayFolder
-from moeir.errors import ArtifactError, DataError, UsageError
+from moeir.errors import ArtifactError, UsageError
 from moeir.indexes.base import SETTINGS_FILE, Index, fill_ranked_hits
 
 LUCENE_FOLDER = "lucene"
@@ -49,9 +49,6 @@ class Lucene(Index):
         self._java = java_command()
 
     def _add(self, shard: Sequence[str]) -> None:
-        for row, text in enumerate(shard, start=len(self)):
-            if not isinstance(text, str):
-                raise DataError(f"row {row}: expected a text, found {type(text).__name__}")
         self._texts.extend(shard)
 
     def _write(self, folder: Path) -> dict[str, Any]:
@@ -76,7 +73,6 @@ class Lucene(Index):
             )
 
     def _search_into(self, queries: Any, depth: int, rows: np.ndarray, scores: np.ndarray) -> None:
-        assert self._folder is not None
         id_ranks = self.id_ranks
         with tempfile.TemporaryDirectory() as work_folder:
             topics, run = Path(work_folder) / "topics.tsv", Path(work_folder) / "run.trec"
@@ -100,7 +96,8 @@ class Lucene(Index):
     def _load(self, arrays: ArrayFolder, folder: Path, settings: dict[str, Any]) -> int:
         if settings["documents"] and not (folder / LUCENE_FOLDER).is_dir():
             raise ValueError(f"{LUCENE_FOLDER}/ is missing")
-        self._settings_identity = identity.read_identity(folder / SETTINGS_FILE)  # Lucene opens the folder at each search
+        self._folder = folder  # Lucene opens it at each search
+        self._settings_identity = identity.read_identity(folder / SETTINGS_FILE)
         return int(settings["documents"])
 
 

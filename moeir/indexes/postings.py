@@ -108,12 +108,6 @@ class Postings:
         arrays.check_order("terms", find_nonempty_begins(self.starts))
         arrays.check_order("steps", self.begins, descending=True)
 
-    def positions_of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Where the terms and weights of the documents `rows` [n] are, end to end: int64 [nnz], and starts int64 [n + 1]."""
-        begins, lengths = self.starts[rows], self.starts[rows + 1] - self.starts[rows]
-        starts = np.concatenate([[0], np.cumsum(lengths)])
-        return np.arange(starts[-1]) + np.repeat(begins - starts[:-1], lengths), starts
-
     def search(self, queries: SparseRows, id_ranks: np.ndarray, rows: np.ndarray, scores: np.ndarray) -> None:
         """Fill rows int64 [Q, K] and scores float32 [Q, K], blank on entry, with the best documents of each query."""
         queries, documents = self._prepare_queries(queries), len(id_ranks)
@@ -144,15 +138,16 @@ class Postings:
     def score_pairs(self, queries: SparseRows, query_rows: np.ndarray, document_rows: np.ndarray) -> np.ndarray:
         """Scores of pairs, as in `search`, 0 if no term is shared: ascending query_rows [P], document_rows [P] -> float32 [P]."""
         queries, scores = self._prepare_queries(queries), np.empty(len(query_rows), dtype=np.float32)
-        loops = self._takes_loops(int((self.starts[document_rows + 1] - self.starts[document_rows]).sum()))
+        lengths = self.starts[document_rows + 1] - self.starts[document_rows]
+        loops = self._takes_loops(int(lengths.sum()))
         for number in np.unique(query_rows).tolist():
             pairs, query = slice(*np.searchsorted(query_rows, [number, number + 1])), self._build_query(queries, number)
             if loops:
                 scores[pairs] = self._score_rows(query, document_rows[pairs])
             else:
-                positions, starts = self.positions_of(document_rows[pairs])
-                owners = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-                scores[pairs] = self._sum_products(query, positions, owners, len(starts) - 1)
+                own, starts = lengths[pairs], self.starts[document_rows[pairs]]
+                positions = np.arange(own.sum()) + np.repeat(starts - np.cumsum(own) + own, own)
+                scores[pairs] = self._sum_products(query, positions, np.repeat(np.arange(len(own)), own), len(own))
         scores[np.isnan(scores)] = 0.0
         return scores
 

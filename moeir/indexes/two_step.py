@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from moeir.errors import DataError, UsageError
+from moeir.errors import DataError
 from moeir.indexes import base
 from moeir.indexes.vector_store import VectorStore, check_width, chunk_slices
 from moeir.kernels.memory import available_bytes
@@ -168,31 +168,26 @@ def gamma(terms: int) -> float:
     return terms * UNIT_ROUNDOFF / (1.0 - terms * UNIT_ROUNDOFF)
 
 
-def scan_error_bound(block: QueryBlock, documents: VectorStore) -> torch.Tensor:
-    """How far below the K-th best scan score a document of the exact top K can be, float64 [Q].
+def scan_error_bound(block: QueryBlock, documents: VectorStore, *, coarse: bool) -> torch.Tensor:
+    """How far below the K-th best scan score a document of the exact top K can be, float64 [Q]; if `coarse`, of a scan in bfloat16.
 
     With s the real score, ŝ the scan's and F the returned one (float64 sum, rounded to float32),
     |ŝ − s| ≤ γ_(D+L) Σ_i ‖q_i‖ · max ‖d‖ + underflow (Cauchy–Schwarz), and |F − s| is less than two more roundings.
     With e that bound: at least K documents have ŝ ≥ t, so the K-th largest F is at least t − e, and a document with an F that large has
     ŝ ≥ t − 2e. Eight extra roundings cover F, the norms and the threshold itself.
+
+    In bfloat16, products of rounded vectors q̂, d̂ are summed in float32 and rounded to bfloat16. With ‖d − d̂‖ ≤ `max_bf16_error`:
+    |q·d − q̂·d̂| ≤ ‖q − q̂‖ ‖d‖ + ‖q̂‖ ‖d − d̂‖, both measured, not bounded. Matrix units may truncate where a CPU rounds: γ of twice the terms.
     """
-    length, width = block.vectors.shape[1:]
-    error: torch.Tensor = gamma(width + length + 8) * block.norms * documents.max_norm + UNDERFLOW
-    return 2.0 * error
-
-
-def bf16_error_bound(block: QueryBlock, documents: VectorStore) -> torch.Tensor:
-    """`scan_error_bound` for vectors rounded to bfloat16, products summed in float32 and rounded to bfloat16, float64 [Q].
-
-    With q̂, d̂ the rounded vectors and ‖d − d̂‖ ≤ `max_bf16_error`: |q·d − q̂·d̂| ≤ ‖q − q̂‖ ‖d‖ + ‖q̂‖ ‖d − d̂‖, both measured, not bounded.
-    Matrix units may truncate where a CPU rounds: γ of twice the terms.
-    """
-    rounded, max_norm, max_bf16_error = block.vectors.bfloat16().double(), documents.max_norm, documents.max_bf16_error
-    query_error = (block.vectors.double() - rounded).norm(dim=2).sum(dim=1)
+    vectors, max_norm, terms = block.vectors.double(), documents.max_norm, sum(block.vectors.shape[1:]) + 8
+    if not coarse:
+        exact_inputs: torch.Tensor = 2.0 * (gamma(terms) * block.norms * max_norm + UNDERFLOW)
+        return exact_inputs
+    rounded, max_bf16_error, relative = block.vectors.bfloat16().double(), documents.max_bf16_error, gamma(2 * terms)
     norms = rounded.norm(dim=2).sum(dim=1)
-    terms = 2 * (sum(block.vectors.shape[1:]) + 8)
-    rounding_error = (gamma(terms) + BF16_ROUNDOFF * (1.0 + gamma(terms))) * norms * (max_norm + max_bf16_error)
-    error: torch.Tensor = query_error * max_norm + norms * max_bf16_error + rounding_error + UNDERFLOW * max(max_norm, 1.0)
+    rounding_error = (relative + BF16_ROUNDOFF * (1.0 + relative)) * norms * (max_norm + max_bf16_error)
+    input_error = (vectors - rounded).norm(dim=2).sum(dim=1) * max_norm + norms * max_bf16_error
+    error: torch.Tensor = input_error + rounding_error + UNDERFLOW * max(max_norm, 1.0)
     return 2.0 * error * (1.0 + gamma(8))
 
 
@@ -204,20 +199,13 @@ class TwoStepIndex(base.Index):
     on the pool, the block sizes, the threads or the device. At most `elements_at_once` numbers are in memory at a time.
     """
 
-    slack: int | None = None  # None: enough for the usual error bound
+    slack = 64  # candidates beyond the depth, enough for the usual error bound
     coarse = False  # the scan may multiply in bfloat16
     _vectors: VectorStore
 
     def __init__(self, id_ranks: np.ndarray | None = None, device: str = "cpu") -> None:
         super().__init__(id_ranks, device)
-        try:
-            self._device = torch.device(device)
-        except RuntimeError:
-            raise UsageError(f"device {device!r} is unknown to torch; use cpu, cuda or cuda:0 …") from None
-        if self._device.type not in ("cpu", "cuda"):
-            raise UsageError(f"device {device!r}: exact search needs float64; use cpu or cuda")
-        if self._device.type == "cuda" and (self._device.index or 0) >= (count := torch.cuda.device_count()):
-            raise UsageError(f"device {device!r}: torch sees {count} CUDA devices here; use cpu")
+        self._device = torch.device(device)
         self.queries_at_once = 128 if self._device.type == "cuda" else 32  # of several tokens
         self.elements_at_once = 2**28 if self._device.type == "cuda" else 2**24
 
@@ -244,8 +232,8 @@ class TwoStepIndex(base.Index):
         id_ranks = self.id_ranks
         with torch.inference_mode(), full_precision(self._device):
             for block in self._checked_blocks(queries):
-                extra = self.slack if self.slack is not None else 64 + (depth if self._scans_in_bf16(block) else 0)
-                self._search_block(block, depth, depth + extra, id_ranks, rows, scores)
+                size = self.slack + (2 * depth if self._scans_in_bf16(block) else depth)
+                self._search_block(block, depth, size, id_ranks, rows, scores)
 
     def _checked_blocks(self, queries: Any) -> Iterator[QueryBlock]:
         """`_query_blocks`, checked. On CUDA, `elements_at_once` is limited to the memory left beside the vectors."""
@@ -270,9 +258,7 @@ class TwoStepIndex(base.Index):
         queries = len(block.query_rows)
         pool = TopKPool(queries, size, self._device)
         self._scan(block, pool)
-        coarse = self._scans_in_bf16(block)
-        margins = bf16_error_bound(block, self._vectors) if coarse else scan_error_bound(block, self._vectors)
-        is_candidate, certain = pool.candidates(depth, margins)
+        is_candidate, certain = pool.candidates(depth, scan_error_bound(block, self._vectors, coarse=self._scans_in_bf16(block)))
         is_candidate &= certain[:, None]
         query, position = is_candidate.nonzero(as_tuple=True)
         candidates = pool.rows[query, position]

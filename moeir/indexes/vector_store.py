@@ -71,14 +71,11 @@ class VectorShards:
 class VectorStore:
     """Vectors d [N, D] float16 of an opened index; `max_norm` and `max_bf16_error` as in `VectorShards`.
 
-    On CUDA they are copied to the device if they fit, with `extra_bytes_per_row` more bytes each for the engine's own arrays; otherwise
-    they stay on the host, and reads go through pinned memory.
+    On CUDA they are copied to the device if they fit; otherwise they stay on the host, and reads go through pinned memory.
     """
 
-    def __init__(
-        self, rows: np.ndarray, device: torch.device, max_norm: float, max_bf16_error: float = 0.0, *, extra_bytes_per_row: int = 0
-    ) -> None:
-        self._rows, self.device, self._extra_bytes_per_row = torch.from_numpy(np.asarray(rows)), device, extra_bytes_per_row
+    def __init__(self, rows: np.ndarray, device: torch.device, max_norm: float, max_bf16_error: float = 0.0) -> None:
+        self._rows, self.device = torch.from_numpy(np.asarray(rows)), device
         self.max_norm, self.max_bf16_error = max_norm, max_bf16_error
         self._plain_numbers = 0
 
@@ -98,8 +95,8 @@ class VectorStore:
         return self._rows
 
     def fits(self, available: int) -> bool:
-        """Whether all vectors fit in so many bytes of CUDA memory, beside the engine's own arrays and the scores of a search."""
-        return self._rows.nbytes + self._extra_bytes_per_row * len(self) <= available - min(SEARCH_WORKSPACE, available // 2)
+        """Whether all vectors fit in so many bytes of CUDA memory, beside the scores of a search and the engine's own arrays."""
+        return self._rows.nbytes <= available - min(SEARCH_WORKSPACE, available // 2)
 
     def load_to_device(self) -> None:
         """On CUDA: copy the vectors to the device now, if they fit there."""

@@ -23,8 +23,7 @@ from moeir.fusion.score_lists import ScoreLists
 from moeir.heads.token_vectors import TokenVectorHead
 from moeir.indexes.base import SearchableIndex
 from moeir.indexes.exact_sum import select_queries
-from moeir.parsing import dump_json
-from moeir.records import lines, texts
+from moeir.records import texts
 from moeir.records.runs import Run
 from moeir.records.texts import Text
 from moeir.representations.evidence import Evidence, ExplainedDocuments, Pieces, round_score, shared_terms
@@ -170,11 +169,6 @@ class Explainer:
 
 def _round_or_none(score: float | None) -> float | None:
     return None if score is None else round_score(score)
-
-
-def write_explanations(explanations: Iterable[Explanation], path: Path) -> None:
-    """Write explanations as JSON lines."""
-    lines.write_lines(map(dump_json, explanations), path)
 
 
 def read_wanted_texts(corpus: Path | None, wanted: Container[str]) -> dict[str, Text] | None:

@@ -14,7 +14,6 @@ import numpy as np
 
 from moeir.artifacts import manifests
 from moeir.console import format_bytes, format_count
-from moeir.errors import UsageError
 
 PERCENTILES = (50, 95, 99)
 MAX_WARM_UP, WARM_UP_SHARE = 32, 20  # queries; one of so many
@@ -121,8 +120,6 @@ def limit_threads(count: int | None) -> Iterator[None]:
     if count is None:
         yield
         return
-    if count < 1:
-        raise UsageError(f"--threads {count}: expected at least 1")
     import numba
     import torch
 

@@ -5,8 +5,7 @@ checkpoint's index of the same documents is one more expert.
 """
 
 import importlib
-import logging
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,11 +16,11 @@ import numpy as np
 from moeir import variants
 from moeir.artifacts import manifests
 from moeir.artifacts.identity import read_unchanged
-from moeir.errors import ArtifactError, DataError, UsageError
+from moeir.errors import ArtifactError, UsageError
 from moeir.fusion import FUSED, formulas
 from moeir.indexes.base import INDEX_AGAIN, NO_ROW, Index, SearchableIndex, fill_all_ranked_hits
 from moeir.indexes.exact_sum import fuse_exact
-from moeir.indexes.subset import CollapsedIndex, SubsetIndex
+from moeir.indexes.subset import SubsetIndex, check_ids
 from moeir.parsing import check_count
 from moeir.records.ids import IdColumn
 from moeir.records.passages import collapse_ids
@@ -34,17 +33,14 @@ if TYPE_CHECKING:
 
     from moeir.architectures.checkpoint import RetrievalModel
 
-log = logging.getLogger(__name__)
+QUERIES_PER_BATCH = 256
+FUSION_DEPTH = 1000  # documents of each list that `search` fuses
+HitColumns: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]  # of each hit: query number, document row, score
 
 
 def is_exact_sum(spec: str) -> bool:
     """Whether a spec names the exact sum, which needs the engines; UsageError for an unknown spec."""
     return variants.resolve_spec("fusion", spec)[0].name == "exact-sum"
-
-
-QUERIES_PER_BATCH = 256
-FUSION_DEPTH = 1000  # documents of each list that `search` fuses
-HitColumns: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]  # of each hit: query number, document row, score
 
 
 @dataclass
@@ -99,14 +95,16 @@ class Searcher:
         """Search for the documents of an index of passages, `ID#NUMBER`: each scores as its best passage, before fusion and for filters."""
         ids, documents = collapse_ids(self.ids.byte_strings, self.label)
         ranks, engines = np.arange(len(ids)), dict[str, SearchableIndex]()
-        engines |= {name: CollapsedIndex(engine, documents, ranks) for name, engine in self.engines.items()}
+        engines |= {name: SubsetIndex(engine, documents, ranks) for name, engine in self.engines.items()}
         return replace(self, ids=ids, engines=engines, order=ranks)
 
     def _select_rows(self, rows: np.ndarray) -> "Searcher":
         """A searcher of some documents [n], ascending."""
         order = np.empty(len(rows), dtype=np.int64)
         order[np.argsort(self.order[rows])] = np.arange(len(rows))
-        engines: dict[str, SearchableIndex] = {name: SubsetIndex(engine, rows, order) for name, engine in self.engines.items()}
+        documents = np.full(len(self.ids), NO_ROW, dtype=np.int64)
+        documents[rows] = np.arange(len(rows))
+        engines: dict[str, SearchableIndex] = {name: SubsetIndex(engine, documents, order) for name, engine in self.engines.items()}
         return replace(self, ids=self.ids.select(rows), engines=engines, order=order)
 
     def add_experts(self, other: "Searcher") -> "Searcher":
@@ -208,16 +206,10 @@ class Searcher:
     def _check_hits(self, name: str, hits: tuple[np.ndarray, np.ndarray], shape: tuple[int, int]) -> None:
         """UsageError if what an engine found, which may be own code, is not rows and scores [Q, K]."""
         rows, scores = hits
-        if rows.shape != shape or scores.shape != shape:
-            raise UsageError(
-                f"{name}: its engine returned rows {rows.shape} and scores {scores.shape}; expected {shape}: queries, documents"
-            )
-        if np.isnan(scores).any():
-            raise UsageError(f"{name}: its engine returned a score that is NaN; expected numbers, and −∞ after the last hit")
-        if rows.max(initial=NO_ROW) >= len(self.ids):
-            raise UsageError(
-                f"{name}: its engine returned row {rows.max()}; expected rows below {len(self.ids)}, and {NO_ROW} after the last hit"
-            )
+        if rows.shape != shape or scores.shape != shape or np.isnan(scores).any() or rows.max(initial=NO_ROW) >= len(self.ids):
+            result = f"rows {rows.shape} up to {rows.max(initial=NO_ROW)} and scores {scores.shape}, {np.isnan(scores).sum()} of them NaN"
+            expected = f"{shape}, queries and documents: rows below {len(self.ids)} and numbers, and {NO_ROW} and −∞ after the last hit"
+            raise UsageError(f"{name}: its engine returned {result}; expected {expected}")
 
     def encode_batches(
         self, queries: list[str], batch_size: int, speed: LatencyRecorder, experts: Collection[str] | None = None
@@ -347,15 +339,6 @@ def _check_disjoint(paths: Sequence[Path], ids: Sequence[IdColumn], words: np.nd
         earlier, later = sorted(owners[shared[0] : shared[0] + 2].tolist())
         name = names[shared[0]].decode()
         raise ArtifactError(f"{paths[later]}: document {name!r} is in {paths[earlier]} too; parts of a collection share none")
-
-
-def check_ids(source: str, ids: Collection[str], known: Container[str], label: str, *, may_be_new: bool = False) -> None:
-    """Warn of ids that an index does not have; DataError if it has none of them, unless they `may_be_new`."""
-    unknown = [name for name in ids if name not in known]
-    if unknown and len(unknown) == len(ids) and not may_be_new:
-        raise DataError(f"{source}: none of its ids is in {label}, such as {unknown[0]!r}; expected ids of its documents")
-    if unknown:
-        log.warning("%s: %d of %d ids are not in %s, such as %r; they are left out", source, len(unknown), len(ids), label, unknown[0])
 
 
 class ShardedIndex(SearchableIndex):

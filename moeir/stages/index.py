@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 TEXTS_PER_BATCH = 4096
-Part: TypeAlias = tuple[Path, list[int] | None]  # a shard, and the rows of its documents that are indexed, None for all
+SelectedShard: TypeAlias = tuple[Path, list[int] | None]  # a shard, and the rows of its documents that are indexed, None for all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,14 +137,14 @@ class Index(Stage):
                 raise ArtifactError(f"{folder}: its documents were not shortened as those of {self.encodings[0]}: {how}")
         return first
 
-    def _select_documents(self) -> tuple[list[Part], list[str]]:
+    def _select_documents(self) -> tuple[list[SelectedShard], list[str]]:
         """The parts of the encodings without what is deleted, and the ids of their documents; DataError if one is in several."""
+        from moeir.indexes.subset import check_ids
         from moeir.records import lines, texts
         from moeir.representations.encodings import read_ids
-        from moeir.retrieval.searcher import check_ids
 
         deleted = frozenset[str]() if self.delete is None else frozenset(texts.read_id_list(self.delete))
-        parts, ids, left_out = list[Part](), list[str](), set[str]()
+        parts, ids, left_out = list[SelectedShard](), list[str](), set[str]()
         for number, folder in enumerate(self.encodings):
             takes_all = not deleted or 0 < number == len(self.encodings) - 1
             earlier = set(ids) if number else frozenset[str]()
@@ -191,7 +191,7 @@ def _write_ids(ids: Sequence[str], folder: Path) -> None:
     (folder / "ids.txt").write_text("".join(f"{document_id}\n" for document_id in ids), encoding="utf-8")
 
 
-def _add_encodings(index: "Engine", parts: Sequence[Part], expert: str) -> None:
+def _add_encodings(index: "Engine", parts: Sequence[SelectedShard], expert: str) -> None:
     """Add the documents of an expert; ArtifactError for those that its engine does not take."""
     import torch
 

@@ -171,6 +171,8 @@ class Search(Stage):
     def _write_explanations(
         self, searcher: "Searcher", runs_by_name: "dict[str, Run]", fuse: str, names: list[str], queries: list[str]
     ) -> None:
+        from moeir.parsing import dump_json
+        from moeir.records import lines
         from moeir.retrieval import explain as explain_module
         from moeir.retrieval.latency import LatencyRecorder
 
@@ -180,7 +182,7 @@ class Search(Stage):
         explainer = explain_module.Explainer(searcher, runs_by_name, fuse, texts)
         encoded = searcher.encode_batches(queries, self.batch_size, LatencyRecorder())
         explanations = explainer.explain_all(names, queries, encoded)
-        explain_module.write_explanations(explanations, self.explain)
+        lines.write_lines(map(dump_json, explanations), self.explain)
 
 
 def _count_hits(runs_by_name: "Mapping[str, Run]") -> dict[str, int]:

@@ -11,6 +11,7 @@ document: mean reciprocal rank in the first ten (RR@10), and the share of querie
 
 import random
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -46,7 +47,9 @@ def measure(descriptions: list[tuple[str, str]], language: str, stemmer: str, co
     start = time.process_time()
     index.add(documents)
     milliseconds = (time.process_time() - start) / len(documents) * 1e6
-    ranked, _ = index.search(queries[:count], 10)
+    with tempfile.TemporaryDirectory() as folder:
+        index.save(folder)
+        ranked, _ = Bm25.open(folder).search(queries[:count], 10)
     is_hit = ranked == np.arange(len(ranked))[:, None]
     reciprocal_rank = (is_hit / np.arange(1, ranked.shape[1] + 1)).sum(axis=1).mean()
     return f"{stemmer} | {reciprocal_rank:.4f} | {is_hit.any(axis=1).mean():.4f} | {milliseconds:.0f}"

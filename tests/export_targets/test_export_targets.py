@@ -115,31 +115,37 @@ def test_points_are_read_one_at_a_time_from_any_number_on(tmp_path: Path, monkey
     assert next(read_points(tmp_path))["id"] == 0  # the second file is not read yet
 
 
-@pytest.fixture
-def load(tmp_path: Path) -> Callable[..., int]:
-    """`load(documents, …)` loads an export of so many documents into a collection of these functions."""
-
-    def load_export(documents: int, replace: bool = False, **functions: Any) -> int:
-        export_target("qdrant").write([DOCUMENT] * documents, tmp_path)
-        collection = SimpleNamespace(points_per_batch=5, finish=lambda: None, add=lambda points: None, **functions)
-        return load_documents(collection, "here", replace=replace, folder=tmp_path)
-
-    return load_export
+def load(folder: Path, documents: int = 12, **functions: Any) -> int:
+    """Load an export of so many documents into a collection of these functions."""
+    export_target("qdrant").write([DOCUMENT] * documents, folder)
+    collection = SimpleNamespace(points_per_batch=5, finish=lambda: None, add=lambda points: None, **functions)
+    return load_documents(collection, "here", replace=True, folder=folder)
 
 
-def test_replace_never_deletes_documents_of_another_origin(load: Callable[..., int]) -> None:
-    for replaces in (False, True):
-        with pytest.raises(SystemExit, match=r"holds documents of another origin, expected this export .*; export with another name=…$"):
-            load(0, replaces, read_digest=lambda: "", drop=lambda: pytest.fail("the documents are deleted"))
+def test_replace_never_deletes_documents_of_another_origin(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"holds documents of another origin, expected this export .*; export with another name=…$"):
+        load(tmp_path, read_digest=lambda: "", drop=lambda: pytest.fail("the documents are deleted"))
 
 
-def test_what_is_loaded_is_counted_in_the_engine(load: Callable[..., int]) -> None:
-    for stored, digest in ((24, "0123"), (11, "0123"), (12, "4567"), (0, None)):
-        digests = iter([None, digest])
-        with pytest.raises(SystemExit, match=rf"passages at here has {stored} documents of {digest}, expected 12 of .*: changed while"):
-            load(12, read_digest=lambda: next(digests), create=lambda: None, stored_count=lambda: stored)  # noqa: B023
+@pytest.mark.parametrize(("stored", "digest"), [(24, "0123"), (11, "0123"), (12, "4567"), (0, None)])
+def test_what_is_loaded_is_counted_in_the_engine(stored: int, digest: str | None, tmp_path: Path) -> None:
+    digests = iter([None, digest])
+    with pytest.raises(SystemExit, match=rf"passages at here has {stored} documents of {digest}, expected 12 of .*: changed while"):
+        load(tmp_path, read_digest=lambda: next(digests), create=lambda: None, stored_count=lambda: stored)
 
 
-def test_a_loader_says_where_there_is_no_export(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match=r"schema.json: .*; export again"):
-        load_documents(SimpleNamespace(), "here", folder=tmp_path / "absent")
+@pytest.mark.parametrize(("name", "change", "words"), [
+    ("documents-00000.jsonl", lambda text: text[: text.rindex("\n", 0, -1) + 1], "damaged or changed: its checksum"),
+    ("documents-00000.jsonl", lambda text: text.replace("d7", "d9", 1), "damaged or changed: its checksum"),
+    ("documents-00000.jsonl", None, "damaged or changed: its checksum"),
+    ("schema.json", lambda text: text[:-9], "schema.json: Unterminated string"),
+    ("schema.json", None, "schema.json: .*; export again"),
+])  # fmt: skip
+def test_a_changed_export_is_not_loaded(name: str, change: Callable[[str], str] | None, words: str, tmp_path: Path) -> None:
+    export_target("qdrant").write([DOCUMENT] * 3, tmp_path)
+    content = (tmp_path / name).read_text(encoding="utf-8")
+    (tmp_path / name).unlink()
+    if change is not None:
+        (tmp_path / name).write_text(change(content), encoding="utf-8")
+    with pytest.raises(SystemExit, match=words):
+        load_documents(SimpleNamespace(), "here", folder=tmp_path)

@@ -1,6 +1,7 @@
 """The exact engines with texts that try them, and checks of what they find: a full sort, and the same bytes for any batching."""
 
 from collections.abc import Callable
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -69,12 +70,20 @@ ENGINES = {
 
 
 def build_index(engine, *shards, id_ranks=None, **attributes):
-    index = ENGINES[engine].type(id_ranks)
+    """`open_index` of an engine by its name."""
+    return open_index(ENGINES[engine].type(id_ranks), *shards, **attributes)
+
+
+def open_index(index, *shards, **attributes):
+    """An engine with these shards, saved and opened, with these attributes all the time."""
+    vars(index).update(attributes)
     for shard in shards:
         index.add(shard)
-    for name, value in attributes.items():
-        setattr(index, name, value)
-    return index
+    with TemporaryDirectory() as folder:
+        index.save(folder)
+        opened = type(index).open(folder, index.id_ranks)
+    vars(opened).update(attributes)
+    return opened
 
 
 def near_ties(engine, seed=0, count=300, width=24):

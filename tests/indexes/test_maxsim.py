@@ -4,15 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from moeir.indexes import maxsim, token_store, vector_store
-from moeir.indexes.maxsim import MaxSim
+from moeir.indexes import token_store
 from moeir.indexes.token_store import TokenVectorStore
 from moeir.indexes.vector_store import VectorStore
 from moeir.representations.exact_match import ExactMatch
 from moeir.representations.multivector import MultiVector
-from moeir.retrieval.latency import limit_threads
 from tests.indexes import engine_checks
-from tests.indexes.engine_checks import RecordingPool, near_ties, same_bytes
+from tests.indexes.engine_checks import RecordingPool, near_ties
 from tests.indexes.engine_checks import pack_tokens as pack
 from tests.representations.test_representations import to_lists
 
@@ -38,35 +36,11 @@ def test_a_query_token_of_zeros_adds_nothing():
     assert rows[1].tolist() == [1, 0] and scores[1].tolist() == [0.0, 0.0]
 
 
-def test_the_stored_vectors_of_each_text_are_returned(tmp_path):
+def test_the_stored_vectors_of_each_text_are_returned():
     _, documents = near_ties("maxsim", count=20)
-    build_index(documents).save(tmp_path)
-    index = MaxSim.open(tmp_path)
+    index = build_index(documents)
     for row, tokens in enumerate(to_lists(documents)):
         assert index.token_vectors(row).tolist() == tokens
-
-
-def test_a_scan_in_bfloat16_finds_the_same_as_one_in_float32():
-    queries, documents = near_ties("maxsim", 6, 400)
-    for depth in (1, 40, 400):
-        results = (build_index(documents, coarse=coarse).search(queries, depth) for coarse in (True, False))
-        assert same_bytes(*results)
-
-
-def test_scans_on_several_threads_change_no_byte(monkeypatch):
-    monkeypatch.setattr(vector_store, "PLAIN_NUMBERS", -1)
-    queries, documents = near_ties("maxsim", count=6000, width=16)
-    monkeypatch.setattr(maxsim, "MAX_ELEMENTS", 512 * documents.vectors.shape[1])  # blocks of 512 tokens: more than 30
-    parts, run = [], maxsim.run_on_threads
-    monkeypatch.setattr(maxsim, "run_on_threads", lambda work, threads: parts.append(threads) or run(work, threads))
-    index, found = build_index(documents, coarse=True), []
-    for threads in (1, 2, 3):
-        with limit_threads(threads):
-            found.append(index.search(queries, 50))
-            assert torch.get_num_threads() == threads
-    assert parts[0] == 1 and {2, 3} <= set(parts)
-    assert same_bytes(found[0], found[1]) and same_bytes(found[0], found[2])
-    assert same_bytes(build_index(documents, coarse=False).search(queries, 50), found[0])
 
 
 def test_texts_are_padded_with_their_last_token():
@@ -102,19 +76,17 @@ def test_texts_that_do_not_fit_on_the_device_are_read_in_parts(per_load, availab
     assert len(parts) > 1 and found == {row: tokens for row, tokens in enumerate(texts) if tokens}
 
 
-def test_a_device_keeps_every_token_that_its_rounding_may_have_put_behind_another(tmp_path):
+def test_a_device_keeps_every_token_that_its_rounding_may_have_put_behind_another():
     """1 + 2^-25 + 2^-25 + … - 1: float32 loses the small numbers in any order of blocks, so that the nearer token looks farther."""
     large, small = 512, 2**17
     query = torch.cat([torch.ones(large), torch.full((small,), 2.0**-13), torch.ones(large)])[None]
     nearer = torch.cat([torch.ones(large), torch.full((small,), 2.0**-12), -torch.ones(large)])
     farther = torch.zeros(len(nearer))
     farther[0] = small * 2.0**-25 - 2.0**-12
-    index = build_index(MultiVector(torch.stack([nearer, farther]), torch.tensor([0, 2])))
-    index.save(tmp_path / "index")
+    index, mask = build_index(MultiVector(torch.stack([nearer, farther]), torch.tensor([0, 2]))), torch.ones(1, 2, dtype=torch.bool)
     documents = torch.stack([nearer, farther]).half()[None]
     approximate = (documents.float() @ query.T)[0, :, 0]
     assert approximate[1] > approximate[0] + 2.0**-9, "float32 has them in the wrong order"
-    index, mask = MaxSim.open(tmp_path / "index"), torch.ones(1, 2, dtype=torch.bool)
     scores = index._exact_pair_scores(query[None], torch.tensor([0]), documents, mask)
     assert scores.tolist() == [small * 2.0**-25]
 
@@ -122,7 +94,6 @@ def test_a_device_keeps_every_token_that_its_rounding_may_have_put_behind_anothe
 def test_a_scan_scores_only_so_many_pairs_at_a_time():
     queries, documents = near_ties("exact-match", 2)
     index = engine_checks.build_index("exact-match", documents, elements_at_once=2000)
-    index.search(queries, 1)  # which opens it
     (block,) = index._query_blocks(queries.select(torch.arange(32) % 4))
     pool = RecordingPool()
     index._scan(block, pool)

@@ -66,7 +66,7 @@ def run_program(queries: int, forks: int, *indexes: Path, **environment: str) ->
     assert result.returncode == 0, result.stderr
 
 
-@pytest.mark.parametrize("queries", [80, pytest.param(10_000, marks=pytest.mark.torture)])
+@pytest.mark.parametrize("queries", [40, pytest.param(10_000, marks=pytest.mark.torture)])
 @pytest.mark.parametrize(("names", "forks"), [(["bm25"], 5), (["came", "taser"], 0)])
 def test_searches_of_four_threads_have_the_bytes_of_one(indexes, names, forks, queries):
     run_program(queries, forks, *(indexes / name for name in names))

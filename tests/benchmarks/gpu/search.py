@@ -3,6 +3,7 @@
 Documents are random with a seed, around centres as encodings are; a query is a document's vectors with noise, so that it has neighbours.
 """
 
+import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from moeir import variants
+from moeir.indexes.base import Index
 from moeir.representations.dense import Dense
 from moeir.representations.exact_match import ExactMatch
 from moeir.representations.multivector import MultiVector
@@ -72,12 +74,19 @@ def search_token_lists(context: Context) -> None:
     context.piece.notes.append("The share of the peak is of the products of every query token with every document token.")
 
 
-def compare(context: Context, collection: Collection, table: Table, peak: float) -> np.ndarray:
-    """A line for the card and one for the CPU; returns the rows that the card retrieved."""
-    make = variants.bind_variant("indexes", collection.engine)
-    index = make(device="cuda")
+def build_index(collection: Collection, device: str) -> Index:
+    """The index of a collection, opened on a device."""
+    index: Index = variants.bind_variant("indexes", collection.engine)()
     for shard in collection.shards:
         index.add(shard)
+    with tempfile.TemporaryDirectory() as folder:
+        index.save(folder)
+        return type(index).open(folder, device=device)
+
+
+def compare(context: Context, collection: Collection, table: Table, peak: float) -> np.ndarray:
+    """A line for the card and one for the CPU; returns the rows that the card retrieved."""
+    index = build_index(collection, "cuda")
     every, one = collection.queries, collection.queries.select(torch.arange(1))
     log(f"{collection.engine}: {len(index):,} documents on the card")
     with stages.peak_memory() as used:
@@ -87,9 +96,7 @@ def compare(context: Context, collection: Collection, table: Table, peak: float)
     share = f"{len(every) * collection.flops / seconds / peak:.1%}" if collection.flops else ""
     table.add(collection.engine, "the card", len(every), len(every) / seconds, 1000 * alone, share, stages.gib(used["bytes"]))
     context.save()
-    index = make()
-    for shard in collection.shards:
-        index.add(shard)
+    index = build_index(collection, "cpu")
     sample = collection.queries.select(torch.arange(collection.sample))
     index.search(one, collection.depth)
     log(f"{collection.engine}: {collection.sample} queries on the CPU")

@@ -1,7 +1,7 @@
-"""Speed of reading, fusing and evaluating two runs: moeir, pytrec_eval with dictionaries, and ranx where it is installed.
+"""Speed of reading, fusing and evaluating two runs: moeir, and pytrec_eval with dictionaries.
 
     python tests/benchmarks/fusion_speed.py make FOLDER            # 7,000 queries of 1,000 documents, twice, with judgements
-    python tests/benchmarks/fusion_speed.py moeir|pytrec_eval|ranx FOLDER
+    python tests/benchmarks/fusion_speed.py moeir|pytrec_eval FOLDER
 
 Each prints seconds by step and its peak memory, in a process of its own, so that imports are not shared.
 """
@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 
 MEASURES = ("nDCG@10", "RR@10", "R@10", "R@100", "R@1000", "AP", "P@10", "Success@20")
-THEIRS = ("ndcg@10", "mrr@10", "recall@10", "recall@100", "recall@1000", "map", "precision@10", "hit_rate@20")
 QUERIES, DEPTH, COLLECTION = 7000, 1000, 5_000_000
 began = time.perf_counter()
 
@@ -75,23 +74,8 @@ def pytrec_eval(folder: Path) -> dict[str, float]:
     return {name: sum(value[name] for value in values.values()) / len(values) for name in next(iter(values.values()))}
 
 
-def ranx(folder: Path) -> dict[str, float]:
-    from ranx import Qrels, Run, evaluate, fuse
-
-    print_step("import")
-    for step in ("cold", "warm"):
-        runs = [Run.from_file(str(folder / name), kind="trec") for name in ("a.trec", "b.trec")]
-        judged = Qrels.from_file(str(folder / "qrels"), kind="trec")
-        print_step(f"read {step}")
-        fused = fuse(runs=runs, method="rrf", params={"k": 60})
-        print_step(f"fused {step}")
-        values = evaluate(judged, fused, list(THEIRS))
-        print_step(f"all {step}")
-    return dict(values)
-
-
 if __name__ == "__main__":
     tool, folder = sys.argv[1], Path(sys.argv[2])
-    values = {"make": make, "moeir": moeir, "pytrec_eval": pytrec_eval, "ranx": ranx}[tool](folder)
+    values = {"make": make, "moeir": moeir, "pytrec_eval": pytrec_eval}[tool](folder)
     print_step("all")
     print({name: round(value, 6) for name, value in (values or {}).items()})

@@ -4,8 +4,8 @@
 
 The depth of BERT-base (12 layers, V = 30,522) at a small width, as counts do not depend on it; 8 queries with 8 documents each of mixed
 lengths, bfloat16, with dropout unless the row names it. Counted are `moeir finetune` from the end of one update to the end of the next, and
-`moeir encode`, in which a window of 256 texts is one batch: three windows minus two. `launches` count gradients clipped tensor by tensor,
-as earlier tables did; with --lists as CUDA clips them, in a few kernels for all tensors. `kernels` are those that the operations are known to
+`moeir encode`, in which a window of 256 texts is one batch: three windows minus two. `launches` count gradients clipped one by one, as
+earlier tables did; with --lists as CUDA clips them, in a few kernels for all tensors. `kernels` are those that the operations are known to
 consist of. With --finetune="--compile" a compiled region is one launch.
 """
 

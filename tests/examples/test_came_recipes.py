@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from moeir.records import qrels, texts
 from tests.conftest import CommandResult
 from tests.examples import toy_collections
-from tests.examples.shell import CommandServer, flags_of, parse_tables, record_calls, run_program, run_script
+from tests.examples.shell import CommandServer, parse_tables, run_program, run_script
 
 SMALL = {"STEPS": 2, "QUERY_LENGTH": 8, "DOCUMENT_LENGTH": 16, "BATCH": 2, "NEGATIVES": 2, "LAYERS": 2}
 SHALLOW = {"BM25_DEPTH": 5, "MINING_DEPTH": 2, "DEPTH": 10}  # two of twelve: often no expert finds the positive, so all share the query
@@ -50,15 +49,7 @@ def collections(tmp_path_factory: pytest.TempPathFactory, toy: Path) -> Path:
     """The toy texts as the files of MS MARCO, one training query without judgements among them, and as those of NQ."""
     root, small = tmp_path_factory.mktemp("collections"), toy_collections.ToyTexts(toy)
     toy_collections.write_msmarco(small, root / "msmarco")
-    nq = root / "nq"
-    nq.mkdir()
-    texts.write_texts(small.documents, nq / "corpus.jsonl")
-    words = {text.id: " ".join(text.text.split()[:3]) for text in small.documents}  # no other passage begins with these words
-    parts = {"train": (small.train, small.train_qrels), "dev": (small.test, small.test_qrels), "test": (small.test, small.test_qrels)}
-    for name, (questions, judged) in parts.items():
-        qrels.write_qrels(judged, nq / f"{name}.qrels")
-        answered = (replace(text, answers=tuple(words[one] for one in judged[text.id])) for text in questions if text.id in judged)
-        texts.write_texts(answered, nq / f"{name}-queries.jsonl")
+    toy_collections.write_nq(small, root / "nq")
     return root
 
 
@@ -165,65 +156,6 @@ def test_all_judged_training_queries_but_those_held_out_are_searched_and_no_othe
     assert again.stdout == completed.stdout
 
 
-PAPER = {
-    "msmarco": {"batch-size": "8", "learning-rate": "5e-6", "epochs": ["5", "3"], "lengths": ["32", "128"], "temperature": "0.5"},
-    "nq": {"batch-size": "32", "learning-rate": "1e-5", "epochs": ["15", "10"], "lengths": ["32", "156"], "temperature": "2.0"},
-}
-DEPTHS = {"msmarco": ["1000"] * 3 + ["200"] + ["1000"] * 8, "nq": ["100"] * 7}  # BM25, first (train, validation, tests), second, tuned BM25
-BANDS = {"msmarco": ["band:first=0,last=1000", "band:first=0,last=200"], "nq": ["band:first=0,last=100"] * 2}
-
-
-@pytest.mark.parametrize("collection", ["msmarco", "nq"])
-def test_what_is_not_said_is_as_in_the_paper(collection: str, server: CommandServer, collections: Path, tmp_path: Path) -> None:
-    calls = record_calls(f"came_{collection}.sh", tmp_path, server.python, DATA=collections / collection)
-    flags_by_call = [(call[0], flags_of(call)) for call in calls]
-    first, second = (flags for stage, flags in flags_by_call if stage == "finetune")
-    assert {Path(flags["--corpus"]).name for _, flags in flags_by_call if "--corpus" in flags} == {
-        "titled.tsv" if collection == "msmarco" else "corpus.jsonl"
-    }
-    paper = PAPER[collection]
-    for flags in (first, second):
-        assert flags["--negatives"] == "7" and flags["--warmup"] == "0.1" and "--steps" not in flags
-        assert flags["--positives"] == {"msmarco": "rotate", "nq": "first"}[collection]  # of the passages that DPR's files list
-        assert [flags[f"--{name}"] for name in ("batch-size", "learning-rate")] == [paper["batch-size"], paper["learning-rate"]]
-    assert [first["--epochs"], second["--epochs"]] == paper["epochs"]
-    assert [first["--query-length"], first["--document-length"]] == paper["lengths"]
-    assert first["--arch"] == "came:shared_layers=10,experts=lexical+local+global,local_dim=128"
-    rest = f"temperature={paper['temperature']},normalise_standardised=true,flops_query=0.01,flops_document=0.01"
-    assert first["--objective"] == f"competitive:standardised=0.2,{rest}"
-    assert second["--objective"] == f"competitive:standardised=0,{rest}"
-    assert second["--model"].endswith("ckpt/came-bm25") and "--arch" not in second
-    assert [flags["--method"] for stage, flags in flags_by_call if stage == "mine-negatives"] == BANDS[collection]
-    assert [flags["--depth"] for stage, flags in flags_by_call if stage == "search"] == DEPTHS[collection]
-    tuned = {"msmarco": ["bm25:k1=0.82,b=0.68"], "nq": []}[collection]  # the paper's MS MARCO row has numbers of both settings
-    assert [flags["--engine"] for _, flags in flags_by_call if "--engine" in flags] == ["bm25:k1=0.9,b=0.4", *tuned]
-
-
-@pytest.mark.parametrize("collection", ["msmarco", "nq"])
-def test_baselines_have_the_values_of_their_papers_or_the_schedule_of_came(
-    collection: str, server: CommandServer, collections: Path, tmp_path: Path
-) -> None:
-    settings = {"DATA": collections / collection, "COLLECTION": collection, "BERT": "bert", "DISTILBERT": "distilbert"}
-    calls = record_calls("came_table1.sh", tmp_path, server.python, **settings)
-    flags_by_name = {Path(call[-1]).name: flags_of(call) for call in calls if call[0] == "finetune"}
-    assert list(flags_by_name) == ["came-bm25", "came", "splade", "colbert", "coil", "dpr"]
-    del flags_by_name["came"]
-    presets = {name: Path(flags.get("--config", "")).stem for name, flags in flags_by_name.items()}
-    expected = {"splade": "splade-max", "colbert": "colbert-v1", "coil": "coil"} if collection == "msmarco" else {"dpr": "dpr"}
-    assert {name: preset for name, preset in presets.items() if preset} == expected
-    schedule = [f"--{name}" for name in ("train", "epochs", "batch-size", "negatives", "learning-rate", "query-length", "document-length")]
-    for name, flags in flags_by_name.items():
-        if not presets[name]:
-            assert [flags[flag] for flag in schedule] == [flags_by_name["came-bm25"][flag] for flag in schedule]
-    assert [flags["--model"] for flags in flags_by_name.values()][1:] == ["distilbert", "bert", "bert", "bert"]
-    if collection == "nq":
-        assert flags_by_name["splade"]["--objective"] == "contrastive:flops_query=0.01,flops_document=0.01"
-        assert flags_by_name["colbert"]["--arch"].startswith("colbert:dim=128,") and ":dim=32," in flags_by_name["coil"]["--arch"]
-    evaluated = [call for call in calls if call[0] == "evaluate"]
-    baselines = ["bm25", "splade", "colbert", "coil", "dpr"]
-    assert [[call[row + 1] for row, word in enumerate(call) if word == "--against"] for call in evaluated] == [baselines] * len(evaluated)
-
-
 def test_the_folders_of_dpr_become_a_collection(tmp_path: Path) -> None:
     positive = {"title": "Owl", "text": "An owl hunts.", "score": 1, "passage_id": "1"}
     entries = [{"question": "no positive", "answers": ["a"]}, {"question": "who hunts", "answers": ["owl"], "positive_ctxs": [positive]}]
@@ -252,22 +184,3 @@ def test_a_query_belongs_to_every_expert_that_ranks_its_positive_best(tmp_path: 
     queries = {expert: [json.loads(line)["query_id"] for line in part.splitlines()] for expert, part in parts.items()}
     assert queries == {"lexical": ["q1", "q3"], "local": ["q2", "q3"], "global": ["q1", "q3"]}, "no list has q3, so all experts share it"
     assert "2 of them shared" in completed.stderr
-
-
-def test_arms_that_are_compared_differ_in_what_is_asked_alone(server: CommandServer, collections: Path, tmp_path: Path) -> None:
-    def finetunes(script: str) -> dict[str, dict[str, str]]:
-        calls = record_calls(script, tmp_path, server.python, DATA=collections / "msmarco")
-        return {Path(call[-1]).name: flags_of(call) for call in calls if call[0] == "finetune"}
-
-    batches = finetunes("came_batch.sh")  # both read the same queries
-    assert {name: (flags["--batch-size"], flags["--steps"]) for name, flags in batches.items()} == {
-        "passages-8-5e-6": ("8", "31250"),
-        "queries-64-5e-6": ("64", "3906"),
-    }
-    assert {flags["--negatives"] for flags in batches.values()} == {"7"} and len({flags["--objective"] for flags in batches.values()}) == 1
-    objectives = {name: flags["--objective"] for name, flags in finetunes("came_table2.sh").items()}
-    added = {name for name, objective in objectives.items() if "normalise_standardised=false" in objective}
-    assert added == {"came-bm25-added", "standardised-only-added"}, "the losses of the standardised stage"
-    for name in added:
-        plain = objectives[name.removesuffix("-added")]
-        assert objectives[name] == plain.replace("normalise_standardised=true", "normalise_standardised=false")

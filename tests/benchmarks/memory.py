@@ -4,7 +4,7 @@
 
 A corpus of COUNT passages of some 60 words, random sentences of the corpora, and a random encoder of two layers are made on first use.
 Each stage is a process of its own. `resident` is the kernel's ru_maxrss: it counts pages of mapped files, which the kernel takes back when
-others need memory. `own` is the peak of Anonymous in /proc/PID/smaps_rollup, polled every 0.5 s: the memory that the stage allocated.
+others need memory. `own` is the peak of Anonymous in /proc/PID/smaps_rollup, polled: the memory that the stage allocated.
 """
 
 import json
@@ -25,7 +25,7 @@ from tests.test_load import own_bytes
 
 INIT = ("--from-scratch", "--arch", "came:shared_layers=1,local_dim=16", "--document-length", "64", "--query-length", "32")
 WORDS, QUERIES, QUERY_WORDS = 60, 256, 8
-POLL_SECONDS = 0.5
+POLL_SECONDS = 0.1
 MIB = 2**20
 
 
@@ -67,7 +67,7 @@ def commands(work: Path) -> Iterator[tuple[str, list[str]]]:
 def measure_command(command: list[str]) -> tuple[float, int, int]:
     """Seconds, resident and anonymous bytes of a command that must succeed."""
     start, peak_own = time.monotonic(), 0
-    process = subprocess.Popen([sys.executable, "-m", "moeir", *command], stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([sys.executable, "-m", "moeir", *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while not (ended := os.wait4(process.pid, os.WNOHANG))[0]:
         peak_own = max(peak_own, own_bytes(process.pid))
         time.sleep(POLL_SECONDS)

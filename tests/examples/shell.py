@@ -95,6 +95,11 @@ def record_calls(script: str, folder: Path, python: Path, recorder: str = "", *,
     return [line.split() for line in calls.read_text(encoding="utf-8").splitlines()]
 
 
+def flags_of(call: list[str]) -> dict[str, str]:
+    """Flag and value of a command in which no flag is repeated."""
+    return dict(zip(call[1::2], call[2::2], strict=True))
+
+
 def write_recording_python(folder: Path, python: Path) -> Path:
     """A `python` that notes calls of the programs of figures in FOLDER/calls instead, for scripts whose commands make no runs."""
     recording, note = folder / "recording-python", f'name=$(basename "$1" .py); shift; echo "$name $*" >>{folder}/calls; exit 0'

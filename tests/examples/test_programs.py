@@ -175,17 +175,6 @@ def test_costs_of_searches_stand_in_one_table(index: Path, toy: Path, tmp_path: 
     assert "its costs are not known" in refusal_of("costs.py", index)
 
 
-def test_queries_are_questions_and_documents_statements(toy: Path, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    lines = run_program("text_forms.py", toy / "test-queries.tsv", toy / "corpus.jsonl", tmp_path / "forms.svg").splitlines()
-    rows = [(line.split(maxsplit=1)[0], *line.split(maxsplit=1)[1].rsplit(maxsplit=1)) for line in lines[2:]]
-    values = {(side, statistic.strip()): float(value) for side, statistic, value in rows}
-    assert (values["query", "texts"], values["document", "texts"]) == (6, 12)
-    assert values["query", "share of questions"] > values["document", "share of questions"] == 0
-    assert values["document", "share of statements"] == 1
-    assert ">words per text<" in (tmp_path / "forms.svg").read_text()
-
-
 FORMS = {
     "question": ("what do owls eat", "Is it an owl", "In which tree do owls sleep?"),
     "statement": ("When the owl hunts, mice hide.", "owls are birds", "(owls can fly.)", "No!"),  # a final mark tells it from a question

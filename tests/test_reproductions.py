@@ -88,9 +88,8 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def resolve(reference: dict[str, Any], **measurement: Any) -> tuple[str, list[str]] | None:
-    resolved = reproductions.resolve(
-        reference, {"file": "small.md", "column": "nDCG@10"} | measurement, "reproductions.yaml (Paper, Table 1)"
-    )
+    values = {"file": "small.md", "column": "nDCG@10"} | measurement
+    resolved = reproductions.resolve(reference, values, "reproductions.yaml (Paper, Table 1)")
     return resolved and (resolved[0], [str(one) for one in resolved[1]])
 
 
@@ -134,9 +133,7 @@ def test_every_number_of_ours_has_a_size_a_command_a_date_and_a_commit(data: Any
         for name, measurement in paper["measurements"].items():
             assert measurement["collection"] and measurement["size"] and measurement["why"], name
             if not measurement.get("pending"):
-                assert re.fullmatch(r"\d{4}-\d\d-\d\d", str(measurement["date"])) and re.fullmatch(r"[0-9a-f]{7}", measurement["commit"]), (
-                    name
-                )
+                assert re.fullmatch(r"\d{4}-\d\d-\d\d [0-9a-f]{7}", f"{measurement['date']} {measurement['commit']}"), name
                 paths = [word for word in measurement["command"].split() if "/" in word]
                 assert all((ROOT / path).is_file() for path in paths), name
 
@@ -149,55 +146,43 @@ def test_what_is_called_exact_is_exact(data: Any) -> None:
         assert value == published or ("M" in published and near < 0.005) or (row["why"] == "near, not equal" and near < 0.01), row["row"]
 
 
-def test_a_reference_finds_tables_by_heading_caption_and_first_column(results: Path) -> None:
-    assert resolve({"table": "MoTE, seed 1", "row": "two", "columns": ["nDCG@10", "RR@10"]}) == (
-        "nDCG@10 0.7150, RR@10 0.6100",
-        ["+71.50 (no p)", "+61.00 (no p)"],
-    )
-    assert resolve({"table": "pairs", "row": "one two", "column": "rbo", "label": "overlap"}) == ("overlap 0.33", ["+33.00 (no p)"])
-    assert resolve(
-        {"table": "comparison", "row": "twice", "column": "difference"} | {"row": "b − a", "p": "p", "interval": "95 % interval"}
-    ) == (
-        "difference +.0042",
-        ["+0.42 (+0.10 to +0.70; p = 0.03)"],
-    )
-    assert resolve({"table": "Small runs", "row": "one two", "column": "rbo"}) == ("rbo 0.33", ["+33.00 (no p)"])
+SEEDS = {"table": "MoTE, seed {seed}", "row": "two", "against": {"row": "one"}, "p": "p", "seeds": [1, 2]}
+ACROSS = {"table": "Differences", "row": "b", "column": "{seed}", "label": "nDCG@10", "seeds": ["first", "second"], "against": {"row": "a"}}
+PAIRED = {"table": "comparison", "row": "b − a", "column": "difference", "p": "p", "interval": "95 % interval"}
 
 
-def test_a_reference_compares_rows_and_columns_for_every_seed(results: Path) -> None:
-    seeds = {"table": "MoTE, seed {seed}", "row": "two", "against": {"row": "one"}, "p": "p", "seeds": [1, 2]}
-    assert resolve(seeds) == ("nDCG@10 0.7150 / 0.7050", ["+1.50 (p = 0.004)", "−0.50 (p < 0.001)"])
-    across = {
-        "table": "Differences",
-        "row": "b",
-        "column": "{seed}",
-        "label": "nDCG@10",
-        "seeds": ["first", "second"],
-        "against": {"row": "a"},
-    }
-    assert resolve(across) == ("nDCG@10 0.50 / 0.40", ["+5.00 (p < 0.001)", "−5.00 (p = 0.2)"])
-    assert resolve({"table": "MoTE, seed 1", "row": "two", "against": {"column": "RR@10"}}) == ("nDCG@10 0.7150", ["+10.50 (no p)"])
+@pytest.mark.parametrize(
+    ("reference", "text", "differences"),
+    [  # by heading, caption and first column; then rows, columns and seeds compared
+        ({"table": "MoTE, seed 1", "columns": ["nDCG@10", "RR@10"]}, "nDCG@10 0.7150, RR@10 0.6100", ["+71.50 (no p)", "+61.00 (no p)"]),
+        ({"table": "pairs", "row": "one two", "column": "rbo", "label": "overlap"}, "overlap 0.33", ["+33.00 (no p)"]),
+        (PAIRED, "difference +.0042", ["+0.42 (+0.10 to +0.70; p = 0.03)"]),
+        ({"table": "Small runs", "row": "one two", "column": "rbo"}, "rbo 0.33", ["+33.00 (no p)"]),
+        (SEEDS, "nDCG@10 0.7150 / 0.7050", ["+1.50 (p = 0.004)", "−0.50 (p < 0.001)"]),
+        (ACROSS, "nDCG@10 0.50 / 0.40", ["+5.00 (p < 0.001)", "−5.00 (p = 0.2)"]),
+        ({"table": "MoTE, seed 1", "against": {"column": "RR@10"}}, "nDCG@10 0.7150", ["+10.50 (no p)"]),
+    ],
+)
+def test_a_reference_finds_and_compares_numbers(results: Path, reference: dict[str, Any], text: str, differences: list[str]) -> None:
+    assert resolve({"row": "two"} | reference) == (text, differences)
 
 
 @pytest.mark.parametrize(
     ("reference", "words"),
     [
-        ({"table": "MoTE, seed 3", "row": "two"}, ["no table 'MoTE, seed 3'", "'MoTE, seed 2'"]),
+        ({"table": "MoTE, seed 3"}, ["no table 'MoTE, seed 3'", "'MoTE, seed 2'"]),
         ({"table": "MoTE, seed 1", "row": "three"}, ["no rows 'three' in table 'MoTE, seed 1'", "['one', 'two']"]),
-        ({"table": "Small runs", "row": "two"}, ["2 rows 'two' in table 'Small runs'"]),
-        ({"table": "MoTE, seed 1", "row": "two", "column": "R@5"}, ["no column 'R@5'", "['run', 'nDCG@10', 'p', 'RR@10']"]),
+        ({"table": "Small runs"}, ["2 rows 'two' in table 'Small runs'"]),
+        ({"table": "MoTE, seed 1", "column": "R@5"}, ["no column 'R@5'", "['run', 'nDCG@10', 'p', 'RR@10']"]),
     ],
 )
 def test_what_is_not_found_is_one_line_that_says_where_and_what_there_is(
     results: Path, reference: dict[str, Any], words: list[str]
 ) -> None:
     with pytest.raises(DataError) as error:
-        resolve(reference)
-    message = str(error.value)
-    assert all(
-        word in message for word in [*words, "small.md: ", "expected one of", "correct reproductions.yaml (Paper, Table 1), or the results"]
-    )
-    assert "\n" not in message
+        resolve({"row": "two"} | reference)
+    message, where = str(error.value), "correct reproductions.yaml (Paper, Table 1), or the results"
+    assert all(word in message for word in [*words, "small.md: ", "expected one of", where]) and "\n" not in message
 
 
 def test_a_declared_file_may_be_missing_until_it_is_there(results: Path) -> None:
@@ -206,9 +191,8 @@ def test_a_declared_file_may_be_missing_until_it_is_there(results: Path) -> None
         resolve(reference, **file)
     assert resolve(reference, **file, pending=True) is None
     (results / "evidence").mkdir()
-    (results / "evidence/came_fork.md").write_text(
-        "# Fork\n\n## Primary\n\n| row | nDCG@10 |\n|---|---|\n| b − a | +.01 |\n", encoding="utf-8"
-    )
+    page = "# Fork\n\n## Primary\n\n| row | nDCG@10 |\n|---|---|\n| b − a | +.01 |\n"
+    (results / "evidence/came_fork.md").write_text(page, encoding="utf-8")
     assert resolve(reference, **file, pending=True) == ("nDCG@10 +.01", ["+1.00 (no p)"])
     with pytest.raises(DataError, match="no table None: expected one of"):
         resolve({}, **file, pending=True)
@@ -226,7 +210,5 @@ def test_a_declared_file_may_be_missing_until_it_is_there(results: Path) -> None
         ([(1.0, "0.04"), (1.0, "")], "better", "**same sign**, not tested"),
     ],
 )
-def test_a_comparison_is_judged_by_the_papers_sign_and_all_its_values(
-    differences: list[tuple[float, str]], paper: str, verdict: str
-) -> None:
+def test_a_comparison_is_judged_by_its_sign_and_all_its_values(differences: list[tuple[float, str]], paper: str, verdict: str) -> None:
     assert reproductions.judge([reproductions.Difference(points, p, "") for points, p in differences], paper) == verdict

@@ -28,21 +28,13 @@ fi
 
 
 @pytest.fixture
-def calls(toy: Path, server: CommandServer, tmp_path: Path) -> Any:
+def calls(collections: Path, server: CommandServer, tmp_path: Path) -> Any:
     """`calls(script, **settings)`: the commands of a script, recorded by a fake `moeir`."""
-    small = toy_collections.ToyTexts(toy)
-    toy_collections.write_msmarco(small, tmp_path / "msmarco")
-    toy_collections.write_nq(small, tmp_path / "nq")
-    for name in ("nq", "nq-train", "cs"):
-        toy_collections.write_beir(small, tmp_path / "beir" / name)
-    for name in ("nq", "trivia"):
-        files = ("dev-queries.jsonl", "dev.qrels", "dev-corpus.jsonl", "dev-answers.jsonl")
-        toy_collections.write_files(tmp_path / "odqa" / name, {file: f"{file}\n" for file in files})
     toy_collections.write_files(tmp_path / "work/data", {"spans.jsonl": '{"_id": "s", "text": "a span"}\n'})
 
     def record(script: str, recorder: str = RECORDER, code: int = 0, **settings: object) -> list[Call]:
         data = "odqa" if script.startswith("taser") else "nq" if settings.get("COLLECTION") == "nq" else "msmarco"
-        values = {"MODEL": "base", "STAR": "star", "DATA": tmp_path / data, "BEIR": tmp_path / "beir"} | settings
+        values = {"MODEL": "base", "STAR": "star", "DATA": collections / data, "BEIR": collections / "beir"} | settings
         return [(call[0], call[1:]) for call in record_calls(script, tmp_path, server.python, recorder, code=code, **values)]
 
     return record

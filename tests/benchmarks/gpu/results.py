@@ -27,6 +27,7 @@ class Part(NamedTuple):
 
 
 PARTS = {
+    "0": Part("probe", "probe", "Probes: what to change first"),
     "1": Part("suite", "run_suite", "The tests of tests/device on the device"),
     "2": Part("equality", "compare_trainings", "Equal trainings, and a killed and resumed one"),
     "3a": Part("steps", "measure_steps", "A training step of BERT-base beside transformers"),

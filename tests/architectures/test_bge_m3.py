@@ -129,7 +129,7 @@ GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "bge-m3.json").read_
 
 
 def test_outputs_and_scores_are_flagembeddings(model: RetrievalModel) -> None:
-    """Its own numbers of these texts (1.4.2), written by tests/benchmarks/flagembedding_numbers.py in commit 41f2a57b."""
+    """Its own numbers; `tests/benchmarks/flagembedding_numbers.py` wrote them."""
     output: Any = model.encode(TEXTS)
     assert torch.allclose(output["global"].vectors[:, :6], torch.tensor(GOLDEN["global"]), atol=2e-6)
     for row, (weights, vectors) in enumerate(zip(GOLDEN["lexical"], GOLDEN["local"], strict=True)):

@@ -9,14 +9,14 @@ import pytest
 
 from tests.examples.shell import CommandServer, parse_tables, run_script
 
-SMALL = {"STEPS": 2, "QUERY_LENGTH": 8, "DOCUMENT_LENGTH": 16, "LENGTH": 16, "BATCH": 2, "NEGATIVES": 2}
-SMALL |= {"PAIRS": 4, "PERPLEXITY": 3, "COUNTS": "3 6", "SETS": "scifact cqadupstack/android"}
-SMALL |= {"LEARN_STEPS": 2, "COTMAE_STEPS": 2, "GATE": -100, "GATE_STEPS": 2, "COTMAE_GATE_STEPS": 2, "CHECKPOINT_EVERY": 1}
-SMALL |= {"LEARN_BATCH": 4, "COTMAE_BATCH": 4, "SPAN_LENGTH": 16, "PER_SPAN": 2}  # of pre-training
-SMALL |= {"BM25_DEPTH": 8, "MINING_DEPTH": 8, "DEPTH": 10, "VALIDATION": 0.4, "THRESHOLD": 1}
-SMALL |= {"ROUTINGS": "dpr role token-2", "HARD": "role", "RATES": "3e-5 5e-5", "GRID": "0.5 2.0", "ROWS": "mote siamese separate"}
+COMMON = {"STEPS": 2, "QUERY_LENGTH": 8, "DOCUMENT_LENGTH": 16, "BATCH": 2, "NEGATIVES": 2, "DEPTH": 10}
 CAME = {"BM25_DEPTH": 5, "MINING_DEPTH": 2, "LAYERS": 2}  # two of twelve: often no expert finds the positive, so all share the query
 CAME |= {"QUERIES": 12, "HELD_OUT": 6, "BASELINE": "--batch-size 2 --query-length 8 --document-length 16"}  # of the presets of Table 1
+OTHERS = {"LENGTH": 16, "PAIRS": 4, "PERPLEXITY": 3, "COUNTS": "3 6", "SETS": "scifact cqadupstack/android"}
+OTHERS |= {"LEARN_STEPS": 2, "COTMAE_STEPS": 2, "GATE": -100, "GATE_STEPS": 2, "COTMAE_GATE_STEPS": 2, "CHECKPOINT_EVERY": 1}
+OTHERS |= {"LEARN_BATCH": 4, "COTMAE_BATCH": 4, "SPAN_LENGTH": 16, "PER_SPAN": 2}  # of pre-training
+OTHERS |= {"BM25_DEPTH": 8, "MINING_DEPTH": 8, "VALIDATION": 0.4, "THRESHOLD": 1}
+OTHERS |= {"ROUTINGS": "dpr role token-2", "HARD": "role", "RATES": "3e-5 5e-5", "GRID": "0.5 2.0", "ROWS": "mote siamese separate"}
 
 SCRIPTS = {  # the scripts of each folder of work, in the order of use, with their collections
     "came-msmarco": "came_table1 came_table3 came_table4_fusion came_table4_learning came_overlap",
@@ -54,10 +54,10 @@ def settings(
     def of_script(script: str, folder: str) -> dict[str, Any]:
         paper, _, collection = folder.partition("-")
         data = collection or ("odqa" if paper == "taser" else "msmarco")
-        values = {"MOEIR": server.client, "MODEL": shallow_model, "STAR": shallow_model, "T5": t5_model, **SMALL}
+        values = {"MOEIR": server.client, "MODEL": shallow_model, "STAR": shallow_model, "T5": t5_model, **COMMON, **(CAME if paper == "came" else OTHERS)}
         values |= {"DATA": collections / data, "BEIR": collections / "beir", "WORK": work / folder}
         if paper == "came":
-            values |= CAME | {"COLLECTION": collection} | dict.fromkeys(("BERT", "DISTILBERT"), shallow_model)
+            values |= {"COLLECTION": collection, "BERT": shallow_model, "DISTILBERT": shallow_model}
         if paper == "taser":  # two shared layers to one with experts
             values |= {"MODEL": tiny_model_with_head, "STAR": tiny_model_with_head} | ({} if script == "taser_nq" else {"RATES": "3e-5"})
         if paper == "sbmoe":

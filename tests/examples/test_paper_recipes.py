@@ -54,7 +54,8 @@ def settings(
     def of_script(script: str, folder: str) -> dict[str, Any]:
         paper, _, collection = folder.partition("-")
         data = collection or ("odqa" if paper == "taser" else "msmarco")
-        values = {"MOEIR": server.client, "MODEL": shallow_model, "STAR": shallow_model, "T5": t5_model, **COMMON, **(CAME if paper == "came" else OTHERS)}
+        values = {"MOEIR": server.client, "MODEL": shallow_model, "STAR": shallow_model, "T5": t5_model}
+        values |= COMMON | (CAME if paper == "came" else OTHERS)
         values |= {"DATA": collections / data, "BEIR": collections / "beir", "WORK": work / folder}
         if paper == "came":
             values |= {"COLLECTION": collection, "BERT": shallow_model, "DISTILBERT": shallow_model}

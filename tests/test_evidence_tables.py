@@ -112,13 +112,13 @@ def test_several_sets_count_alike_and_a_row_without_seeds_stands_beside_each(exp
 
 def test_records_that_must_not_be_mixed_are_an_error(experiment: Any) -> None:
     line = experiment.records["old-2"]
-    places = {"what they start from": (line["trainings"][""]["sources"], "model"), "corpus of one": (line["sets"]["one"], "corpus")}
-    for message, (place, key) in ({"size": (line, "size"), "variables": (line, "variables")} | places).items():
+    parts = {"what they start from": (line["trainings"][""]["sources"], "model"), "corpus of one": (line["sets"]["one"], "corpus")}
+    for message, (part, key) in ({"size": (line, "size"), "variables": (line, "variables")} | parts).items():
         experiment.check()
-        value, place[key] = place[key], "other"
+        value, part[key] = part[key], "other"
         with pytest.raises(DataError, match=message):
             experiment.check()
-        place[key] = value
+        part[key] = value
 
 
 def test_a_difference_is_claimed_if_every_seed_has_its_sign() -> None:

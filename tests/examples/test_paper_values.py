@@ -74,8 +74,8 @@ def test_what_is_not_said_is_as_in_the_paper(script: str, calls: Any) -> None:
         count, stage, output, *flags = line.split()
         of_stage = [call for call in recorded if call[0] == stage and (output == "*" or matches(call, f"output={output}"))]
         matching = [call for call in of_stage if all(matches(call, flag) for flag in flags)]
-        expected = f"{len(of_stage)}/{len(of_stage)}" if count == "all" else count
-        assert of_stage and f"{len(matching)}/{len(of_stage)}" == expected, (line, [call for call in of_stage if call not in matching])
+        wanted = f"{len(of_stage)}/{len(of_stage)}" if count == "all" else count
+        assert of_stage and f"{len(matching)}/{len(of_stage)}" == wanted, (line, [call for call in of_stage if call not in matching])
 
 
 def test_taser_on_five_sets_takes_the_rate_that_is_best_on_the_validation_sets_and_times_an_epoch(calls: Any, tmp_path: Path) -> None:

@@ -1,8 +1,7 @@
-"""Programs of the declared experiments: contrasts against scipy, committed pages against committed records, a prediction by hand."""
+"""Programs of the declared experiments: contrasts against scipy, committed pages against committed records."""
 
 import doctest
 import importlib
-import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,15 +12,18 @@ import scipy
 import yaml
 
 from moeir.errors import DataError
-from moeir.records import qrels
-from tests.examples.shell import run_program
 
 FOLDER = Path(__file__).parent / "benchmarks" / "evidence"
 DECLARED = sorted(path.stem for path in (FOLDER / "declarations").glob("*.yaml"))
 sys.path.insert(0, str(FOLDER))  # the programs import each other, as where they run
 
 
-record, tables = map(importlib.import_module, ("record", "tables"))
+def load_program(name: str) -> Any:
+    """A program of the experiments, as a module."""
+    return importlib.import_module(name)
+
+
+record, tables = load_program("record"), load_program("tables")
 
 
 def write_row(records: Path, row: str, scores: dict[str, dict[str, list[float]]]) -> None:
@@ -56,6 +58,11 @@ def experiment(tmp_path: Path) -> Any:
     return tables.Experiment("x", tmp_path / "declarations", tmp_path / "results")
 
 
+def mean_scores(experiment: Any, row: str, run: str, of_set: str) -> Any:
+    """nDCG@10 of each question, the mean of both seeds."""
+    return np.mean([experiment.scores(f"{row}-{seed}", run, of_set) for seed in (1, 2)], axis=0)
+
+
 def test_without_common_documents_it_is_the_paired_t_test() -> None:
     new, old = np.random.default_rng(1).random((2, 30))
     expected = scipy.stats.ttest_rel(new, old)
@@ -65,37 +72,37 @@ def test_without_common_documents_it_is_the_paired_t_test() -> None:
     assert effect == pytest.approx((new - old).mean() / (new - old).std(ddof=1))
 
 
+def test_questions_of_one_document_count_as_one_where_they_are_alike() -> None:
+    single = np.random.default_rng(1).random(30)
+    twice, documents = np.repeat(single, 2), np.repeat(np.arange(30), 2)
+    together = tables.estimate_difference([twice], [documents])
+    assert together[1:3] == pytest.approx(tables.estimate_difference([single], [np.arange(30)])[1:3])
+    assert tables.estimate_difference([twice], [np.arange(60)])[4] < together[4]
+
+
 def test_a_contrast_is_of_means_over_the_seeds_that_both_rows_have(experiment: Any) -> None:
     (primary,) = experiment.contrasts("primary")
-    new, old = (np.mean([experiment.scores(f"{row}-{seed}", "fused", "one") for seed in (1, 2)], axis=0) for row in ("new", "old"))
-    assert primary.mean == pytest.approx((new - old).mean()) and primary.whole
+    difference = mean_scores(experiment, "new", "fused", "one") - mean_scores(experiment, "old", "fused", "one")
+    assert primary.mean == pytest.approx(difference.mean()) and primary.whole
     assert list(primary.by_seed) == [1, 2] and np.mean(list(primary.by_seed.values())) == pytest.approx(primary.mean)
     experiment.declared["seeds"] = [1, 2, 3]
     del experiment.records["old-1"]
     (partly,) = experiment.contrasts("primary")
     assert list(partly.by_seed) == [2] and not partly.whole and not partly.is_claimed
-    assert partly.by_seed[2] == pytest.approx(
-        (experiment.scores("new-2", "fused", "one") - experiment.scores("old-2", "fused", "one")).mean()
-    )
+    second = experiment.scores("new-2", "fused", "one") - experiment.scores("old-2", "fused", "one")
+    assert partly.by_seed[2] == pytest.approx(second.mean())
     del experiment.records["new-2"]
     assert experiment.contrasts("primary") == ["new/fused − old/fused"], "no seed in common"
 
 
 def test_several_sets_count_alike_and_a_row_without_seeds_stands_beside_each(experiment: Any) -> None:
     best, macro, missing = experiment.contrasts("secondary")
-    per_set = [
-        np.mean(
-            [experiment.scores(f"new-{seed}", "fused", name) - experiment.scores(f"old-{seed}", "fused", name) for seed in (1, 2)], axis=0
-        )
-        for name in ("one", "two")
-    ]
+    per_set = [mean_scores(experiment, "new", "fused", name) - mean_scores(experiment, "old", "fused", name) for name in ("one", "two")]
     assert macro.mean == pytest.approx(np.mean([values.mean() for values in per_set]))
     pairs = [values.reshape(10, 2).mean(1) for values in per_set]  # two questions for each document, equally many for all
     error = np.sqrt(sum(values.var(ddof=1) / 10 for values in pairs)) / 2
     assert (macro.high - macro.low) / 2 / error == pytest.approx(2.1, abs=0.05), "about 18 degrees of freedom"
-    experts = [
-        np.maximum(experiment.scores(f"new-{seed}", "lexical", "one"), experiment.scores(f"new-{seed}", "global", "one")) for seed in (1, 2)
-    ]
+    experts = [np.maximum(*(experiment.scores(f"new-{seed}", name, "one") for name in ("lexical", "global"))) for seed in (1, 2)]
     assert best.mean == pytest.approx(np.mean(experts) - experiment.scores("bm25", "bm25", "one").mean())
     assert missing == "never/fused − old/fused"
     table = tables.contrasts_table([best, macro, missing], "holm")
@@ -103,20 +110,15 @@ def test_several_sets_count_alike_and_a_row_without_seeds_stands_beside_each(exp
     assert corrected[2] == "" and float(corrected[0].lstrip("<")) >= min(1.0, 2 * best.p) - 0.001, "corrected over three, not over two"
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda line: line.update(size="h200"), "size"),
-        (lambda line: line["variables"].update(STEPS="3"), "variables"),
-        (lambda line: line["sets"]["one"].update(corpus="other"), "corpus of one"),
-        (lambda line: line["trainings"][""]["sources"].update(model=["other"]), "what they start from"),
-    ],
-)
-def test_records_that_must_not_be_mixed_are_an_error(experiment: Any, change: Any, message: str) -> None:
-    experiment.check()
-    change(experiment.records["old-2"])
-    with pytest.raises(DataError, match=message):
+def test_records_that_must_not_be_mixed_are_an_error(experiment: Any) -> None:
+    line = experiment.records["old-2"]
+    parts = {"what they start from": (line["trainings"][""]["sources"], "model"), "corpus of one": (line["sets"]["one"], "corpus")}
+    for message, (part, key) in ({"size": (line, "size"), "variables": (line, "variables")} | parts).items():
         experiment.check()
+        value, part[key] = part[key], "other"
+        with pytest.raises(DataError, match=message):
+            experiment.check()
+        part[key] = value
 
 
 def test_a_difference_is_claimed_if_every_seed_has_its_sign() -> None:
@@ -126,6 +128,28 @@ def test_a_difference_is_claimed_if_every_seed_has_its_sign() -> None:
     null = values | {"mean": 0.001, "low": -0.004, "high": 0.006, "p": 0.6}
     assert "excludes differences of 0.01" in tables.judge(tables.Contrast(**null, by_seed={1: 0.001}), 0.01)
     assert "nothing is concluded" in tables.judge(tables.Contrast(**(values | {"whole": False}), by_seed={1: 0.02}), 0.01)
+
+
+def test_a_page_keeps_its_words_and_a_changed_record_is_seen(experiment: Any, tmp_path: Path) -> None:
+    page = tmp_path / "x.md"
+    tables.write_page(page, "t", tables.describe(experiment), check=False)
+    page.write_text(page.read_text(encoding="utf-8") + "\nWhat it shows.\n", encoding="utf-8")
+    assert tables.write_page(page, "t", tables.describe(experiment), check=True)
+    experiment.records["new-1"]["scores"] = experiment.records["old-1"]["scores"]
+    assert not tables.write_page(page, "t", tables.describe(experiment), check=True)
+    tables.write_page(page, "t", tables.describe(experiment), check=False)
+    assert page.read_text(encoding="utf-8").endswith("What it shows.\n")
+
+
+def test_the_settings_that_were_tried_are_shown(experiment: Any, tmp_path: Path) -> None:
+    assert "tried" not in tables.describe(experiment)
+    for similarity, rate, value in (("0.5", "1e-6", 0.25), ("0.5", "1e-5", 0.5), ("cosine", "1e-5", 0.375)):
+        choice = {"choice": f"new-squad-{similarity}-{rate}", "group": "new-squad", "similarity": similarity, "rate": rate}
+        choice["nDCG@10"] = value
+        record.append_line(experiment.file, choice)
+    page = tables.describe(tables.Experiment("x", tmp_path / "declarations", tmp_path / "results"))
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line.startswith("| new-squad")]
+    assert lines == [["new-squad", "0.5", "0.2500", "**0.5000**"], ["new-squad", "cosine", "", "0.3750"]]
 
 
 def test_the_committed_pages_are_those_of_the_committed_records() -> None:
@@ -149,19 +173,3 @@ def test_a_declaration_is_whole(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.py")))
 def test_the_examples_in_the_programs_are_right(name: str) -> None:
     assert doctest.testmod(importlib.import_module(name)).failed == 0
-
-
-def test_the_entropy_of_shares_is_predicted_from_lists(tmp_path: Path) -> None:
-    judged, documents = {f"q{number}": {"d0": 1} for number in range(4)}, [f"d{number}" for number in range(9)]
-    qrels.write_qrels(judged, tmp_path / "qrels")
-    first = {query: {document: -float(rank) for rank, document in enumerate(documents)} for query in judged}
-    behind = {document: -float(rank) for rank, document in enumerate([*documents[1:], "d0"])}
-    second = {**first, "q0": behind, "q1": {document: score for document, score in behind.items() if document != "d0"}}
-    for name, run in (("one", first), ("two", second)):
-        lines = (f"{query} Q0 {document} {-score:.0f} {score} x\n" for query, scores in run.items() for document, score in scores.items())
-        (tmp_path / name).write_text("".join(lines))
-    paths = [tmp_path / name for name in ("qrels", "one", "two")]
-    predicted = run_program("predict_shares.py", *paths, "--last", "8", "--temperature", "0.5", folder=FOLDER).stdout
-    share = 1 / (1 + math.exp((1 / 8 - 1) / 0.5))  # of ranks 1 and 8; q1 does not count, the others are equal
-    entropy = (-share * math.log(share) - (1 - share) * math.log(1 - share) + 2 * math.log(2)) / 3
-    assert predicted == f"3 of 4 queries count; ranks differ for 33%; ln 2 = 0.6931\ntemperature 0.5: mean entropy {entropy:.4f}\n"

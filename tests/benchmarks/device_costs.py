@@ -4,15 +4,12 @@
 
 The depth of BERT-base (12 layers, V = 30,522) at a small width, as counts do not depend on it; 8 queries with 8 documents each of mixed
 lengths, bfloat16, with dropout unless the row names it. Counted are `moeir finetune` from the end of one update to the end of the next, and
-`moeir encode`, in which a window of 256 texts is one batch: three windows minus two. `transformers` is its own BertModel, trained the same
-way. `launches` count gradients clipped tensor by tensor, as earlier tables did; with --lists as CUDA clips them, in a few kernels for all
-tensors. `kernels` are those that the operations are known to consist of. With --finetune="--compile" a compiled region is one launch.
+`moeir encode`, in which a window of 256 texts is one batch: three windows minus two. `launches` count gradients clipped one by one, as
+earlier tables did; with --lists as CUDA clips them, in a few kernels for all tensors. `kernels` are those that the operations are known to
+consist of. With --finetune="--compile" a compiled region is one launch.
 """
 
 import argparse
-import json
-import random
-import string
 import sys
 import tempfile
 from collections.abc import Callable
@@ -27,18 +24,17 @@ from tests.device import guard
 guard.load()
 
 import torch  # noqa: E402
-from tokenizers.implementations import BertWordPieceTokenizer  # noqa: E402
 from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: E402
 
-from tests.conftest import SPECIAL_TOKENS, run_in_process  # noqa: E402
+from tests.benchmarks.gpu import texts  # noqa: E402
+from tests.conftest import run_in_process  # noqa: E402
 from tests.device import fake_cuda, fake_torch_cuda  # noqa: E402
 from tests.device.fused_regions import compile_for_counts  # noqa: E402
 from tests.device.operation_counts import BACK, BLOCKING, COPY, LAUNCH, SYNC, OperationCounts  # noqa: E402
 
-VOCABULARY, QUERIES, NEGATIVES, WINDOW = 30_522, 8, 7, 256
-DOCUMENT_WORDS = (20, 120)
+QUERIES, NEGATIVES, WINDOW = 8, 7, 256
+SIZES = texts.Sizes(12, 64, 4, 128, 30_522, 512, document_words=(70, 120), query_words=(8, 12))
 STEPS, MEASURED = 6, 3  # the step between the ends of updates 3 and 4, away from start and end
-WORDS = [f"{first}{second}{third}" for first in "bdklmnrst" for second in "aeiou" for third in "dgklmnprst"]
 SIGNS = "normalise=true,markers=true,augmentation=true,punctuation=false"
 FLOPS = "contrastive:flops_query=0.01,flops_document=0.01"
 TRAININGS: dict[str, tuple[str, str, float]] = {  # architecture, objective, dropout
@@ -53,57 +49,16 @@ TRAININGS: dict[str, tuple[str, str, float]] = {  # architecture, objective, dro
     "colbert": (f"colbert:{SIGNS}", "contrastive", 0.0),
 }
 ENCODINGS = {"encode dense": "dense", "encode splade": "splade", "encode came": "came"}
-BASELINES = ("transformers", "transformers, no dropout", "encode transformers")
-
-
-def write_weights(folder: Path, dropout: float) -> Path:
-    """Random weights with BERT-base's depth and a small width, as transformers writes them; a tokenizer of a few hundred words."""
-    from transformers import BertConfig, BertForMaskedLM
-
-    torch.manual_seed(7)
-    config = BertConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=64,
-        num_hidden_layers=12,
-        num_attention_heads=4,
-        intermediate_size=128,
-        hidden_dropout_prob=dropout,
-        attention_probs_dropout_prob=dropout,
-    )
-    BertForMaskedLM(config).save_pretrained(folder)
-    letters = string.ascii_lowercase
-    pieces = [*SPECIAL_TOKENS, *",.?!-':", *letters, *(f"##{letter}" for letter in letters), *WORDS]
-    (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8")
-    BertWordPieceTokenizer(str(folder / "vocab.txt"), lowercase=True).save(str(folder / "tokenizer.json"))
-    return folder
 
 
 def write_texts(folder: Path) -> None:
-    """Queries of 4 to 12 words, documents of 20 to 120, an example for each query; corpora of two and of three equal windows."""
-    rng = random.Random(3)
-    count = STEPS * QUERIES
-
-    def text(least: int, most: int) -> str:
-        return " ".join(rng.choices(WORDS, k=rng.randint(least, most)))
-
-    documents = [text(*DOCUMENT_WORDS) for _ in range(count * (1 + NEGATIVES))]
-    rows: dict[str, list[dict[str, Any]]] = {
-        "queries.jsonl": [{"_id": f"q{number}", "text": text(4, 12)} for number in range(count)],
-        "corpus.jsonl": [{"_id": f"d{number}", "text": document} for number, document in enumerate(documents)],
-        "train.jsonl": [
-            {
-                "query_id": f"q{number}",
-                "positive_ids": [f"d{number * 8}"],
-                "negative_ids": [f"d{number * 8 + rank}" for rank in range(1, 8)],
-            }
-            for number in range(count)
-        ],
-    }
+    """Queries and documents with an example for each query; corpora of two and of three equal windows; weights with and without dropout."""
+    texts.write_examples(folder, SIZES, count=STEPS * QUERIES, group=1 + NEGATIVES)
+    window = texts.draw_texts(WINDOW, SIZES.document_words, SIZES.vocabulary, seed=4)
     for windows in (2, 3):
-        every = [documents[number % WINDOW] for number in range(windows * WINDOW)]
-        rows[f"windows-{windows}.jsonl"] = [{"_id": f"w{number}", "text": document} for number, document in enumerate(every)]
-    for name, lines in rows.items():
-        (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        texts.write_texts(folder / f"windows-{windows}.jsonl", "w", window * windows)
+    for dropout in (0.0, 0.1):
+        texts.write_weights(folder / f"weights-{dropout}", SIZES, dropout=dropout, few_terms=False)
 
 
 def run_command(*arguments: object) -> None:
@@ -151,50 +106,8 @@ def count_encoding(machine: fake_cuda.FakeMachine, work: Path, name: str) -> Ope
     return marks[1].since(marks[0])
 
 
-def count_baseline(machine: fake_cuda.FakeMachine, work: Path, name: str) -> OperationCounts:
-    """transformers' BertModel: first tokens of queries and documents, contrastive loss, clipping, fused AdamW; or a batch encoded."""
-    from transformers import BertConfig, BertModel
-
-    config = BertConfig.from_pretrained(work / ("weights-0.0" if "no dropout" in name else "weights-0.1"))
-    model = BertModel(config, add_pooling_layer=False).to("cuda")
-    rng = random.Random(5)
-
-    def batch(texts: int, least: int, most: int) -> dict[str, torch.Tensor]:
-        lengths = torch.tensor([rng.randint(least, most) for _ in range(texts)])
-        mask = (torch.arange(int(lengths.max())) < lengths[:, None]).long().pin_memory()
-        ids = torch.randint(10, 500, mask.shape).mul_(mask).pin_memory()
-        return {"input_ids": ids.to("cuda", non_blocking=True), "attention_mask": mask.to("cuda", non_blocking=True)}
-
-    def firsts(inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-        with torch.autocast("cuda", dtype=torch.bfloat16):
-            return model(**inputs).last_hidden_state[:, 0]
-
-    if name.startswith("encode"):
-        with torch.no_grad(), machine.counts.measure() as counts:
-            model.eval()
-            firsts(batch(WINDOW, 20, 120)).float().cpu().numpy()
-        return counts
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
-    model.train()
-
-    def work_through() -> None:
-        for _ in range(STEPS):
-            queries, documents = firsts(batch(QUERIES, 4, 12)), firsts(batch(QUERIES * (1 + NEGATIVES), 20, 120))
-            wanted = torch.arange(QUERIES, device="cuda") * (1 + NEGATIVES)
-            loss = torch.nn.functional.cross_entropy(queries.float() @ documents.float().T, wanted)
-            loss.item()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).item()
-            optimiser.step()
-            optimiser.zero_grad(set_to_none=True)
-
-    return count_step(machine, work_through)
-
-
 def measure_row(machine: fake_cuda.FakeMachine, work: Path, name: str, *finetune_flags: str) -> OperationCounts:
     """The counts of a row of the table."""
-    if name in BASELINES:
-        return count_baseline(machine, work, name)
     if name in TRAININGS:
         return count_training(machine, work, name, finetune_flags)
     return count_encoding(machine, work, name)
@@ -219,9 +132,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, fake_cuda.activate(lists=arguments.lists) as machine:
         work = Path(folder)
         write_texts(work)
-        for dropout in (0.0, 0.1):
-            write_weights(work / f"weights-{dropout}", dropout)
-        for name in (name for name in (*BASELINES, *TRAININGS, *ENCODINGS) if name.startswith(tuple(arguments.only))):
+        for name in (name for name in (*TRAININGS, *ENCODINGS) if name.startswith(tuple(arguments.only))):
             fake_torch_cuda.offer_foreach(machine, arguments.lists)
             counts = measure_row(machine, work, name, *arguments.finetune.split())
             cells = (counts.launches, counts.kernels, counts.syncs, counts.blocking, counts.copies, counts.count(BACK))

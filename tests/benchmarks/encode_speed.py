@@ -4,8 +4,7 @@
 
 Each way encodes the same first texts in a process of its own, in turns, and is timed from the first text on: opening the model is not
 counted. Ours reads the texts, writes and journals within that time; theirs gets a list and saves one array. Processor time is the more
-stable measure on a shared machine. `theirs-…` sorts by length, batches of 32, its default; `unsorted-…` gets batches of 32 in file order;
-`openvino` and `openvino-int8` are encode_peers.py's, run by the interpreter of `--peers`.
+stable measure on a shared machine. `theirs-…` sorts by length, batches of 32, its default; `unsorted-…` gets batches of 32 in file order.
 """
 
 import argparse
@@ -102,12 +101,7 @@ def elapsed(before: dict[str, float], after: dict[str, float]) -> dict[str, floa
 
 def run(arguments: argparse.Namespace, way: str) -> dict[str, float]:
     """One way, in a process of its own."""
-    command = [sys.executable, __file__, *sys.argv[1:], "--way", way]
-    if way.startswith("openvino"):
-        _, corpus = prepare(arguments, way)
-        peers = Path(__file__).with_name("encode_peers.py")
-        command = [arguments.peers, peers, way, arguments.model, corpus, arguments.work, "--length", arguments.length]
-    return run_program(command, arguments.threads)
+    return run_program([sys.executable, __file__, *sys.argv[1:], "--way", way], arguments.threads)
 
 
 def main() -> None:
@@ -116,14 +110,12 @@ def main() -> None:
     parser = make_parser(__doc__, ("model", "corpus", "work"), **numbers)
     parser.add_argument("--row", choices=ROWS, required=True)
     parser.add_argument("--ways", nargs="*", help="only these")
-    parser.add_argument("--peers", default=sys.executable, help="Python interpreter that has what encode_peers.py needs")
     parser.add_argument("--way", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
     if arguments.way:
-        sys.stdout.write(
-            json.dumps((theirs if arguments.way.startswith(("theirs", "unsorted")) else ours)(arguments, arguments.way)) + "\n"
-        )
+        encode = theirs if arguments.way.startswith(("theirs", "unsorted")) else ours
+        sys.stdout.write(json.dumps(encode(arguments, arguments.way)) + "\n")
         return
     ways = arguments.ways or ROWS[arguments.row]
     for way in ways:

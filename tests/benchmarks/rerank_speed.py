@@ -3,14 +3,12 @@
     python rerank_speed.py MODEL_FOLDER RUN QUERIES CORPUS WORK_FOLDER [--queries-used 8 --depth 50 --rounds 3 --threads 2 --length 512]
 
 The first documents of the first queries of a run, from texts in memory to scores, with one cross-encoder from the weights (its head is
-random). Each way is timed in turns, the model open; `theirs-float32` is predict's default (batches of 32, sorted by length); `openvino`
-and `openvino-int8` are encode_peers.py's, each round in a process of the interpreter `--peers`. Ours includes the tokenization of each
-query and document. The share of the peak is of the largest rate of matrix products measured here, in that precision, by 2 operations for
-each weight of a layer and each token.
+random). Each way is timed in turns, the model open; `theirs-float32` is predict's default (batches of 32, sorted by length). Ours includes
+the tokenization of each query and document. The share of the peak is of the largest rate of matrix products measured here, in that
+precision, by 2 operations for each weight of a layer and each token.
 """
 
 import argparse
-import json
 import operator
 import os
 import statistics
@@ -18,11 +16,10 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import torch
-from rounds import Timing, make_parser, run_command, run_program, time_call
+from rounds import Timing, make_parser, run_command, time_call
 
 from moeir.architectures.checkpoint import RetrievalModel, open_checkpoint
 from moeir.backbones.packed_pairs import RaggedIds
@@ -62,16 +59,6 @@ def ours(checkpoint: RetrievalModel, pairs: list[tuple[Text, Text]], dtype: torc
     return scoring.score_pairs(checkpoint, pairing.make_pairs(*token_ids, *rows), dtype=dtype, max_tokens=max_tokens)
 
 
-def time_peer(way: str, pairs: list[tuple[str, str]], options: argparse.Namespace) -> Timed:
-    """A way of encode_peers.py, in a process of its own; opening its model is not counted."""
-    file, peers = options.work / "pairs.jsonl", Path(__file__).with_name("encode_peers.py")
-    file.write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
-    checkpoint = options.work / "cross-encoder"
-    command = [options.peers, peers, way, checkpoint, file, options.work, "--length", options.length, "--pairs"]
-    clocks = run_program(command, options.threads)
-    return Timing(clocks["clock"], clocks["processor"]), np.load(options.work / f"{way}.npy").reshape(-1)
-
-
 def peak_rate(dtype: torch.dtype) -> float:
     """Highest rate of operations of large matrix products on this machine."""
     best = 0.0
@@ -97,7 +84,6 @@ def main() -> None:
     numbers = {"queries_used": 8, "depth": 50, "rounds": 3, "threads": 2, "length": 512, "max_tokens": 4096}
     parser = make_parser(__doc__, ("model", "run", "queries", "corpus", "work"), **numbers)
     parser.add_argument("--ways", nargs="*", default=WAYS)
-    parser.add_argument("--peers", default=sys.executable, help="Python interpreter that has what encode_peers.py needs")
     arguments = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"
     from sentence_transformers import CrossEncoder
@@ -117,8 +103,6 @@ def main() -> None:
         packed = open_checkpoint(checkpoint_folder)
         packed.pack_for_inference(dtype)
         ways[f"ours-{name}"] = partial(time_call, partial(ours, packed, pairs, dtype, arguments.max_tokens))
-    for name in ("openvino", "openvino-int8"):
-        ways[name] = partial(time_peer, name, plain, arguments)
     for way in arguments.ways:
         ways[way]()  # warm up
     rounds = [{way: ways[way]() for way in arguments.ways} for _ in range(arguments.rounds)]

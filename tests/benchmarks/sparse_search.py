@@ -1,6 +1,6 @@
-"""Learned-sparse engines compared: ours, SciPy's products, and sums over posting lists.
+"""Learned-sparse search compared: our engine, and sums over posting lists, as bm25s.
 
-    python -m tests.benchmarks.sparse_search FOLDER --documents 10000,100000,1000000 [--engines ours,scipy,…] [--depth 100] [--rounds 5]
+    python -m tests.benchmarks.sparse_search FOLDER --documents 10000,100000,1000000 [--engines ours,sums] [--depth 100] [--rounds 5]
 
 FOLDER is the output of tests.benchmarks.sparse_vectors. One thread each. Rounds take engines in turns; queries a second are by processor
 seconds, as the machine may be shared. Recall is that of the exact first K.
@@ -42,25 +42,11 @@ def build_engine(index: Inverted, documents: Sparse, queries: Sparse, depth: int
     return lambda count: opened.search(first_texts(queries, count), depth)[0], size
 
 
-def build_scipy(documents: Sparse, queries: Sparse, depth: int) -> tuple[Search, int]:
-    """SciPy: a row of scores for each query, then its top K."""
-    columns = _matrix(documents).T.tocsr()
-    query_matrix = _matrix(queries)
-
-    def search(count: int) -> np.ndarray:
-        rows = []
-        for query in range(count):
-            scores = (query_matrix[query : query + 1] @ columns).toarray()[0]
-            best = np.argpartition(-scores, depth)[:depth]
-            rows.append(best[np.argsort(-scores[best])])
-        return np.array(rows)
-
-    return search, columns.data.nbytes + columns.indices.nbytes
-
-
 def build_posting_sums(documents: Sparse, queries: Sparse, depth: int) -> tuple[Search, int]:
     """As bm25s: a row of scores, summed over posting lists in compiled loops, then its top K."""
-    columns = _matrix(documents).T.tocsr()
+    shape = (len(documents), documents.vocabulary)
+    matrix = matrices.csr_array((documents.weights.numpy(), documents.terms.numpy(), documents.starts.numpy()), shape=shape)
+    columns = matrix.T.tocsr()
     starts, rows, weights = (np.ascontiguousarray(part) for part in (columns.indptr, columns.indices, columns.data))
     query_arrays = [part.numpy() for part in (queries.starts, queries.terms, queries.weights)]
 
@@ -85,13 +71,8 @@ def _sum_postings(starts: Any, rows: Any, weights: Any, terms: Any, query_weight
     return scores
 
 
-def _matrix(texts: Sparse) -> matrices.csr_array:
-    return matrices.csr_array((texts.weights.numpy(), texts.terms.numpy(), texts.starts.numpy()), shape=(len(texts), texts.vocabulary))
-
-
 BUILDERS: dict[str, Callable[[Sparse, Sparse, int], tuple[Search, int]]] = {
     "ours": lambda *given: build_engine(Inverted(), *given),
-    "scipy": build_scipy,
     "sums": build_posting_sums,
 }
 
@@ -116,7 +97,7 @@ def main() -> None:
     """Print the table."""
     parser = make_parser(__doc__, ("folder",), queries=300, depth=100, rounds=5)
     parser.add_argument("--documents", default="10000")
-    parser.add_argument("--engines", default="ours,scipy,sums")
+    parser.add_argument("--engines", default="ours,sums")
     arguments = parser.parse_args()
     numba.set_num_threads(1)
     torch.set_num_threads(1)

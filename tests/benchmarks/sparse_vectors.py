@@ -8,35 +8,25 @@ few pieces sampled by frequency: about 120 terms. A query is a real one plus pie
 sparse expert, with `queries/` beside `documents/`. The first documents do not depend on --documents.
 """
 
-import argparse
-import gzip
-import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
 from tokenizers import Tokenizer
 
+from moeir.records import texts
 from moeir.representations.base import RepresentationWriter
 from moeir.representations.sparse import Sparse
+from tests.benchmarks.rounds import make_parser
 
 CHUNK_TEXTS = 20_000
 OWN, NEAR, STRAY = 1.0, 0.45, 0.25  # strength of a term of the text, of a near text, and of another
 
 
-def read_lines(path: Path) -> Iterator[str]:
-    """The texts of a file of JSON lines, gzipped or not."""
-    opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rt", encoding="utf-8") as file:
-        for line in file:
-            record = json.loads(line)
-            yield f"{record.get('title') or ''} {record.get('text') or record.get('contents') or ''}"
-
-
 def word_pieces(tokenizer: Tokenizer, paths: list[Path]) -> list[np.ndarray]:
     """The distinct word pieces among the first 180 of every text."""
-    encoded = tokenizer.encode_batch([text for path in paths for text in read_lines(path)], add_special_tokens=False)
+    contents = [text.content for path in paths for text in texts.read_texts(path)]
+    encoded = tokenizer.encode_batch(contents, add_special_tokens=False)
     return [np.unique(np.array(one.ids[:180], dtype=np.int64)) for one in encoded]
 
 
@@ -94,13 +84,8 @@ class TextSampler:
 
 def main() -> None:
     """Write documents and queries."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("tokenizer", type=Path, help="folder with tokenizer.json")
-    parser.add_argument("queries", type=Path)
+    parser = make_parser(__doc__, ("tokenizer", "queries"), documents=100_000, asked=1000, query_terms=25)
     parser.add_argument("corpora", type=Path, nargs="+")
-    parser.add_argument("--documents", type=int, default=100_000)
-    parser.add_argument("--asked", type=int, default=1000, help="queries")
-    parser.add_argument("--query-terms", type=int, default=25)
     parser.add_argument("--output", type=Path, required=True)
     arguments = parser.parse_args()
     tokenizer = Tokenizer.from_file(str(arguments.tokenizer / "tokenizer.json"))

@@ -13,7 +13,7 @@ from moeir.records import texts
 from tests.conftest import write_tiny_bert
 from tests.examples import toy_collections
 from tests.examples.server import serve, write_clients
-from tests.examples.shell import CommandServer, Experiment
+from tests.examples.shell import CommandServer, Experiment, run_program
 from tests.kill_points import fork
 
 
@@ -49,6 +49,28 @@ def articles(tmp_path_factory: pytest.TempPathFactory) -> Path:
     documents = list(texts.read_texts(folder / "cranfield/corpus.jsonl.gz"))
     texts.write_texts([*documents, texts.Text("empty", "")], folder / "cranfield/corpus.jsonl.gz")  # as its document 471
     return folder
+
+
+@pytest.fixture(scope="session")
+def collections(tmp_path_factory: pytest.TempPathFactory, toy: Path) -> Path:
+    """The toy texts as msmarco, nq and beir with a few sets, and as odqa, which the examples' programs make of DPR's and others' files."""
+    root, small = tmp_path_factory.mktemp("collections"), toy_collections.ToyTexts(toy)
+    toy_collections.write_dpr(small, root / "downloads", ("nq", "trivia", "webq", "curatedtrec", "squad1"))
+    toy_collections.write_entity_questions(small, root / "entityquestions")
+    toy_collections.write_msmarco(small, root / "msmarco")
+    toy_collections.write_nq(small, root / "nq")
+    for name in ("scifact", "cqadupstack/android", "nq", "nq-train", "cs"):
+        toy_collections.write_beir(small, root / "beir" / name)
+    programs = {"taser_sets.py": ["downloads", "odqa"], "entityquestions.py": ["entityquestions", "odqa/entityquestions.jsonl"]}
+    for program, (source, product) in programs.items():
+        assert run_program(program, root / source, root / product).code == 0
+    return root
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with one of work for each paper, shared by its scripts as in real use."""
+    return tmp_path_factory.mktemp("work")
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import yaml
 from moeir import variants
 from moeir.architectures.checkpoint import canonical_spec
 from tests.conftest import CommandResult, run_moeir, write_tiny_bert
-from tests.examples import toy_collections
 from tests.examples.shell import EXAMPLES, CommandServer, record_calls
 
 IN_TABLE_1 = ("splade-max", "colbert-v1", "coil", "dpr")  # trained by came_table1.sh
@@ -52,12 +51,10 @@ def resolve_settings(yaml_text: str) -> dict[str, object]:
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_preset_and_its_script_agree(
-    name: str, toy: Path, server: CommandServer, moeir: Callable[..., CommandResult], tmp_path: Path
+    name: str, collections: Path, server: CommandServer, moeir: Callable[..., CommandResult], tmp_path: Path
 ) -> None:
     script, checkpoint, variables = SCRIPTS[name]
-    small = toy_collections.ToyTexts(toy)
-    toy_collections.write_msmarco(small, tmp_path / "data")
-    folders = {"MODEL": tmp_path / "weights", "DATA": tmp_path / "data", "BEIR": tmp_path}
+    folders = {"MODEL": tmp_path / "weights", "DATA": collections / "msmarco", "BEIR": tmp_path}
     calls = record_calls(script, tmp_path, server.python, **folders, **variables)
     call = next(call for call in calls if call[0] == "finetune" and call[-1].endswith(f"ckpt/{checkpoint}"))
     preset = ["--config", EXAMPLES / f"presets/{name}.yaml", "--model", tmp_path / "weights", "--train", "t", "--output", "o"]

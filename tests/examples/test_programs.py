@@ -175,17 +175,6 @@ def test_costs_of_searches_stand_in_one_table(index: Path, toy: Path, tmp_path: 
     assert "its costs are not known" in refusal_of("costs.py", index)
 
 
-def test_queries_are_questions_and_documents_statements(toy: Path, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    lines = run_program("text_forms.py", toy / "test-queries.tsv", toy / "corpus.jsonl", tmp_path / "forms.svg").splitlines()
-    rows = [(line.split(maxsplit=1)[0], *line.split(maxsplit=1)[1].rsplit(maxsplit=1)) for line in lines[2:]]
-    values = {(side, statistic.strip()): float(value) for side, statistic, value in rows}
-    assert (values["query", "texts"], values["document", "texts"]) == (6, 12)
-    assert values["query", "share of questions"] > values["document", "share of questions"] == 0
-    assert values["document", "share of statements"] == 1
-    assert ">words per text<" in (tmp_path / "forms.svg").read_text()
-
-
 FORMS = {
     "question": ("what do owls eat", "Is it an owl", "In which tree do owls sleep?"),
     "statement": ("When the owl hunts, mice hide.", "owls are birds", "(owls can fly.)", "No!"),  # a final mark tells it from a question
@@ -227,3 +216,46 @@ def test_ranks_of_relevant_documents_stand_beside_each_other(cells: tuple[str, .
     assert rows == [["c", "owls", "right", "-", "1"], ["a", "mice", "right", "1", "2"], ["a", "mice", "x2", "2", "-"],
                     ["a", "mice", "nowhere", "-", "-"]]  # fmt: skip
     assert "--query b: expected a query of queries.tsv that is judged in some.qrels" in refusal_of("ranks.py", *flags, "--query", "b")
+
+
+def test_judgements_from_answers_count_as_answers_do(collections: Path, moeir: Callable[..., CommandResult], tmp_path: Path) -> None:
+    nq, run = collections / "nq", tmp_path / "some.trec"
+    documents = [document.id for document in texts.read_texts(nq / "corpus.jsonl")][:5]  # some answers are in none of them
+    hits = [(question.id, document) for question in texts.read_texts(nq / "test-queries.jsonl") for document in documents]
+    run.write_text("".join(f"{query} Q0 {document} 1 {-row} x\n" for row, (query, document) in enumerate(hits)), encoding="utf-8")
+    inputs = ["--answers", nq / "test-queries.jsonl", "--corpus", nq / "corpus.jsonl"]
+    run_program("answer_qrels.py", run, *inputs, "--output", tmp_path / "answers.qrels")
+    measures = ["--run", run, "--measure", "Success@2", "--measure", "RR@10", "--form", "tsv", "--output", "-"]
+    by_answers, by_qrels = moeir("evaluate", *measures, *inputs), moeir("evaluate", *measures, "--qrels", tmp_path / "answers.qrels")
+    assert (by_answers.code, by_qrels.code) == (0, 0), by_answers.stderr + by_qrels.stderr
+    assert by_answers.stdout == by_qrels.stdout != ""
+
+
+def test_the_folders_of_dpr_become_a_collection(tmp_path: Path) -> None:
+    positive = {"title": "Owl", "text": "An owl hunts.", "score": 1, "passage_id": "1"}
+    entries = [{"question": "no positive", "answers": ["a"]}, {"question": "who hunts", "answers": ["owl"], "positive_ctxs": [positive]}]
+    files = {f"retriever/nq-{name}.json": json.dumps([{"positive_ctxs": []} | entry for entry in entries]) for name in ("train", "dev")}
+    files["wikipedia_split/psgs_w100.tsv"] = 'id\ttext\ttitle\n1\t"An ""owl"" hunts."\tOwl\n'
+    toy_collections.write_files(tmp_path / "dpr", files | {"retriever/qas/nq-test.csv": "who hunts\t['owl', \"the owl's\"]\n"})
+    run_program("nq_from_dpr.py", tmp_path / "dpr", tmp_path / "nq")
+    assert [text.content for text in texts.read_texts(tmp_path / "nq/corpus.jsonl")] == ['Owl An "owl" hunts.']
+    assert [(text.id, text.answers) for text in texts.read_texts(tmp_path / "nq/test-queries.jsonl")] == [("test0", ("owl", "the owl's"))]
+    assert qrels.read_qrels(tmp_path / "nq/dev.qrels") == {"dev1": {"1": 1}}
+    assert [text.text for text in texts.read_texts(tmp_path / "nq/train-queries.jsonl")] == ["who hunts"]
+
+
+def test_a_query_belongs_to_every_expert_that_ranks_its_positive_best(tmp_path: Path) -> None:
+    lists = {"lexical": {"q1": "da", "q2": "ad"}, "local": {"q1": "ad", "q2": "da"}, "global": {"q1": "da", "q2": "ad"}, "fused": {}}
+    for expert, hits in lists.items():
+        lines = [f"{query} Q0 {document} 1 {-index} x\n" for query, documents in hits.items() for index, document in enumerate(documents)]
+        (tmp_path / f"{expert}.trec").write_text("".join(lines), encoding="utf-8")
+    qrels.write_qrels({query: {"d": 1} for query in ("q1", "q2", "q3")}, tmp_path / "qrels")
+    rows = [{"query_id": query, "positive_ids": ["d"], "negative_ids": ["a"]} for query in ("q1", "q2", "q3")]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    files = {"--examples": "train.jsonl", "--qrels": "qrels", "--runs": ".", "--output": "parts"}
+    arguments = [word for flag, name in files.items() for word in (flag, str(tmp_path / name))]
+    completed = shell.run_program("suit_split.py", *arguments)
+    parts = {path.stem: path.read_text(encoding="utf-8") for path in (tmp_path / "parts").glob("*.jsonl")}
+    queries = {expert: [json.loads(line)["query_id"] for line in part.splitlines()] for expert, part in parts.items()}
+    assert queries == {"lexical": ["q1", "q3"], "local": ["q2", "q3"], "global": ["q1", "q3"]}, "no list has q3, so all experts share it"
+    assert "2 of them shared" in completed.stderr

@@ -103,12 +103,6 @@ def test_a_task_that_no_node_can_run_is_named() -> None:
     assert lines == [f"--gpus 1: no node has more than 0; {waits}", f"--cpus 8: no node has more than 2; {waits}"]
 
 
-def finish(*programs: subprocess.Popen[str]) -> None:
-    for program in programs:
-        _, messages = program.communicate(timeout=SECONDS)
-        assert program.returncode == 0, messages
-
-
 def test_an_error_of_a_task_is_one_line_that_names_it(cluster: Any, collection: Path, toy: Path, tmp_path: Path) -> None:
     program = start_program(cluster, tmp_path / "work", collection, tmp_path / "missing", toy)
     _, messages = program.communicate(timeout=SECONDS)
@@ -116,28 +110,20 @@ def test_an_error_of_a_task_is_one_line_that_names_it(cluster: Any, collection: 
     assert program.returncode == 1 and last.startswith("encode ") and last.endswith("missing: no such checkpoint"), messages
 
 
-@pytest.mark.parametrize("runs", [1, pytest.param(2, marks=pytest.mark.torture)])
-def test_a_killed_process_and_two_runs_at_once_end_in_the_bytes_of_an_undisturbed_run(
-    runs: int, cluster: Any, collection: Path, came_checkpoint: Path, toy: Path, undisturbed: Path, tmp_path: Path
+@pytest.mark.parametrize("end", ["process", *(pytest.param(end, marks=pytest.mark.torture) for end in ("process of two runs", "node"))])
+def test_a_killed_process_or_node_and_two_runs_at_once_end_in_the_bytes_of_an_undisturbed_run(
+    end: str, cluster: Any, collection: Path, came_checkpoint: Path, toy: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
     work = tmp_path / "work"
-    programs = [start_program(cluster, work, collection, came_checkpoint, toy) for _ in range(runs)]
+    programs = [start_program(cluster, work, collection, came_checkpoint, toy) for _ in range(1 + ("two" in end))]
     lock = work / "enc" / f".0-of-{SHARDS}.partial" / f"0-of-{SHARDS}.lock"
     victim = wait_until(lambda: holders(lock), "a process that encodes shard 0")[0]
-    os.kill(victim, signal.SIGKILL)
+    if end == "node":
+        cluster.remove_node(cluster.nodes[0], allow_graceful=False)
+    else:
+        os.kill(victim, signal.SIGKILL)
     assert not (work / f"enc/0-of-{SHARDS}").exists(), "the process was killed before it had finished"
-    finish(*programs)
-    check_same_bytes(work, undisturbed)
-
-
-@pytest.mark.torture
-def test_a_node_that_dies_leaves_its_tasks_to_the_others(
-    cluster: Any, collection: Path, came_checkpoint: Path, toy: Path, undisturbed: Path, tmp_path: Path
-) -> None:
-    work = tmp_path / "work"
-    program = start_program(cluster, work, collection, came_checkpoint, toy)
-    wait_until(lambda: (work / f"enc/.0-of-{SHARDS}.partial").exists(), "the encodings of shard 0")
-    cluster.remove_node(cluster.nodes[0], allow_graceful=False)
-    assert not (work / f"enc/0-of-{SHARDS}").exists(), "the node died before the shard was finished"
-    finish(program)
+    for program in programs:
+        _, messages = program.communicate(timeout=SECONDS)
+        assert program.returncode == 0, messages
     check_same_bytes(work, undisturbed)

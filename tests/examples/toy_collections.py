@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,18 @@ def _write_documents(toy: ToyTexts, folder: Path, part: str, queries: Sequence[T
     qrels.write_qrels(prefixed, folder / f"msmarco-doc{part}-qrels.tsv")
     lines = (f"{text.id} Q0 D{found.id} {rank} {-rank} Indri\n" for text in queries for rank, found in enumerate(toy.documents, 1))
     (folder / f"msmarco-doc{part}-top100").write_text("".join(lines), encoding="utf-8")
+
+
+def write_nq(toy: ToyTexts, folder: Path) -> None:
+    """Write what examples/nq_from_dpr.py makes; a question's answers begin the passages that it is judged on, and no others."""
+    folder.mkdir(parents=True)
+    texts.write_texts(toy.documents, folder / "corpus.jsonl")
+    words = {text.id: " ".join(text.text.split()[:3]) for text in toy.documents}
+    parts = {"train": (toy.train, toy.train_qrels), "dev": (toy.test, toy.test_qrels), "test": (toy.test, toy.test_qrels)}
+    for name, (questions, judged) in parts.items():
+        qrels.write_qrels(judged, folder / f"{name}.qrels")
+        answered = (replace(text, answers=tuple(words[one] for one in judged[text.id])) for text in questions if text.id in judged)
+        texts.write_texts(answered, folder / f"{name}-queries.jsonl")
 
 
 def write_beir(toy: ToyTexts, folder: Path) -> None:

@@ -3,8 +3,8 @@
     python tables.py [NAME...] [--check]
 
 NAME is that of a declaration, or with the size or the REPEAT of other records: came_fork-h200, came_fork-amx. Where ../results/evidence
-has records of NAME, NAME.jsonl.gz, it writes there NAME.svg (curves of the trainings) and, between two marked lines of NAME.md, what was
-declared, the means, and the declared contrasts. What a person wrote outside the marked lines stays. --check writes nothing and fails
+has records of NAME, NAME.jsonl.gz, it writes, between two marked lines of NAME.md, what was declared, the means, and the declared
+contrasts. What a person wrote outside the marked lines stays. --check writes nothing and fails
 if a page is not what its records say.
 
 Standard errors are clustered by relevant document, because questions about one document are not independent. Records of unlike settings,
@@ -26,11 +26,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import matplotlib
 import numpy as np
 import scipy
 import yaml
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from record import SUMS, read_lines
 
@@ -45,8 +43,6 @@ DOCUMENTS = "documents"  # beside the runs: the number of each question's first 
 WAITING = "not run yet"
 RANDOM_EFFECTS = "random effects"  # of `starts`: the test is over starts, not over questions
 SMOOTHED = 10  # steps of a mean in a curve that has a point for every step
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")  # Okabe and Ito: safe for colour blindness
-STYLE: Any = {"svg.hashsalt": "moeir", "svg.fonttype": "none", "text.parse_math": False}  # reproducible bytes; $ does not start a formula
 Floats: TypeAlias = NDArray[np.float64]
 _format_table = partial(format_markdown, escape=False)  # cells have marks of their own
 
@@ -343,8 +339,8 @@ def describe(experiment: Experiment) -> str:
         parts += [f"### {title}", means_table(experiment, other["set"], other["rows"])]
     if experiment.choices:
         parts += ["### Settings tried on held-out training questions, nDCG@10", choices_table(experiment)]
-    if (experiment.results / f"{experiment.name}.svg").exists():
-        parts += [f"### Curves\n\n![Curves of the trainings]({experiment.name}.svg)"]
+    if curves := curves_table(experiment):
+        parts += ["### Curves of the trainings, means over the seeds", curves]
     return "\n\n".join([*parts, "### What ran", runs_table(experiment)])
 
 
@@ -359,29 +355,16 @@ def curve(records: Iterable[Mapping[str, Sequence[Sequence[float]]]], metric: st
     return [steps[end - 1] for end in ends], [float(np.mean(values[end - SMOOTHED : end])) for end in ends]
 
 
-def plot_curves(experiment: Experiment, file: Path) -> None:
-    """A panel for each declared metric, a line for each row."""
-    curves = {row: [experiment.records[name]["curves"] for name in experiment.records_of(row)] for row in experiment.declared["rows"]}
-    metrics = [metric for metric in experiment.declared["curves"] if any(curve(of_row, metric)[0] for of_row in curves.values())]
-    if not metrics:
-        return
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(4.4 * len(metrics), 3.4), layout="constrained")
-        for axis, metric in zip(figure.subplots(1, len(metrics), squeeze=False)[0], metrics, strict=True):
-            for number, (row, of_row) in enumerate(curves.items()):
-                steps, values = curve(of_row, metric)
-                if steps:
-                    axis.plot(
-                        steps, values, color=COLOURS[number % len(COLOURS)], linestyle=("-", "--", ":")[number // len(COLOURS)], label=row
-                    )
-            axis.set_title(metric)
-            axis.set_xlabel("step")
-            axis.grid(alpha=0.3)
-        lines = {row: line for axis in figure.axes for line, row in zip(*axis.get_legend_handles_labels(), strict=True)}
-        rows = [row for row in curves if row in lines]
-        columns = min(round(2.4 * len(metrics)), len(rows))
-        figure.legend([lines[row] for row in rows], rows, loc="outside lower center", ncols=columns)
-        figure.savefig(file, metadata={"Date": None})
+def curves_table(experiment: Experiment) -> str:
+    """Of each declared metric and row: the values of its curve at the first point, a third, two thirds and the last."""
+    lines = []
+    for metric in experiment.declared["curves"]:
+        for row in experiment.declared["rows"]:
+            steps, values = curve([experiment.records[name]["curves"] for name in experiment.records_of(row)], metric)
+            if steps:
+                points = [round(part * (len(steps) - 1) / 3) for part in range(4)]
+                lines.append([metric, row, *(f"{values[point]:.4g} ({steps[point]})" for point in points)])
+    return _format_table(["metric", "row", "first (step)", "a third", "two thirds", "last"], lines) if lines else ""
 
 
 def write_page(page: Path, title: str, text: str, *, check: bool) -> bool:
@@ -402,8 +385,6 @@ def main(names: Sequence[str], write: Callable[[str], object] = sys.stdout.write
         if not experiment.records:
             continue
         experiment.check()
-        if not check:
-            plot_curves(experiment, RESULTS / f"{name}.svg")
         same = write_page(RESULTS / f"{name}.md", experiment.title, describe(experiment), check=check)
         if check and not same:
             different += 1

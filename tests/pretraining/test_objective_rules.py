@@ -45,32 +45,12 @@ def test_the_decoder_reaches_the_encoders_layers_through_the_vector_alone(kind, 
     assert all(part.any() for part in still) and any(part.any() for part in own)
 
 
-def test_the_query_of_qc_never_meets_the_encoders_layers():
-    model, texts = objective(CotmaeQc, architecture("mote")), batch("query")
-    sides = []
-    model.architecture.encoder.layers[0].register_forward_pre_hook(lambda _, inputs: sides.append((inputs[1].side, len(inputs[0]))))
-    model(texts)
-    assert sides == [("document", sum(map(len, SPANS)))]
-
-
 def test_the_decoder_goes_with_the_objective_and_nothing_of_the_encoder_is_doubled():
     model = architecture("mote")
     own = {parameter for parameter in model.parameters()}
     for kind in KINDS:
         added = [name for name, parameter in objective(kind, model).named_parameters() if parameter not in own]
         assert all(name.startswith("decoder.") for name in added) and bool(added) == (kind is not Mlm)
-
-
-def test_what_the_data_side_must_bring():
-    needs = {kind: (kind.context, model.encoder_rate, model.decoder_rate) for kind in KINDS for model in [kind(architecture())]}
-    assert needs == {
-        Mlm: ("none", 0.15, None),
-        Cotmae: ("span", 0.30, 0.45),
-        CotmaeQc: ("query", 0.30, None),
-        Mote: ("query", 0.30, None),
-        Condenser: ("none", 0.15, None),
-        Cocondenser: ("span", 0.15, None),
-    }
 
 
 def test_the_sparse_bottleneck_keeps_no_logits_of_all_positions():
@@ -96,8 +76,9 @@ WRONG = [
     (Cotmae, {"decoder_rate": 1.5}, "decoder_rate=1.5"),
     (Cotmae, {"layers": 0}, "layers=0"),
     (CotmaeQc, {"window": 0}, "window=0"),
+    (CotmaeQc, {"window": -2}, "window=-2"),
+    (CotmaeQc, {"layers": 0}, "layers=0"),
     (CotmaeQc, {"decoder_weight": -1.0}, "decoder_weight=-1.0"),
-    (Mote, {"decode_from_query": "both"}, "decode_from_query=both"),
     (Mote, {"sparse_weight": -0.5}, "sparse_weight=-0.5"),
     (Mote, {"rate": float("nan")}, "rate=nan"),
     (Cotmae, {"mlm_weight": -0.5}, "mlm_weight=-0.5"),

@@ -5,12 +5,14 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
+from moeir.errors import UsageError
+from moeir.pretraining import base
 from moeir.pretraining.cotmae import Cotmae, CotmaeQc
 from moeir.pretraining.mlm import Cocondenser, Condenser, Mlm, span_contrastive_loss
 from moeir.pretraining.mote import Mote
 from moeir.training.trainer import metrics_to_floats
 from tests.oracles import pretraining as oracles
-from tests.pretraining.toy_models import BERT, CONTEXTS, SHAPES, SPANS, architecture, batch, mask_texts, objective
+from tests.pretraining.toy_models import BERT, CONTEXTS, SHAPES, architecture, batch, mask_texts, objective
 
 KINDS = (Mlm, Cotmae, CotmaeQc, Mote, Condenser, Cocondenser)
 ARCHITECTURES = {"dense": ("dense", {}), "mote": ("mote", {}), "separate": ("mote", {"encoders": "separate"})}
@@ -57,19 +59,16 @@ def plain_cotmae_qc(model, texts):
     return mlm(encoder, states, texts.anchors) + oracles.causal_decoder_loss(model.decoder, encoder, cls_states(states), CONTEXTS, 3)
 
 
-def plain_mote(model, inputs, other="query", switched=False, sparse=True):
+def plain_mote(model, inputs, switched=False, sparse=True):
     sides = ("query", "document") if switched else ("document", "query")
     total = 0.0
-    for side, texts, expected in zip(
-        sides, (inputs.anchors, inputs.contexts), (CONTEXTS, {"query": CONTEXTS, "passage": SPANS, "none": None}[other])
-    ):
+    for side, texts in zip(sides, (inputs.anchors, inputs.contexts)):
         encoder, states = encode(model, texts, side)
         total = total + mlm(encoder, states, texts)
-        if expected is not None:
-            total = total + oracles.causal_decoder_loss(model.decoder, encoder, cls_states(states), expected, 3)
-        if expected is not None and sparse:
+        total = total + oracles.causal_decoder_loss(model.decoder, encoder, cls_states(states), CONTEXTS, 3)
+        if sparse:
             mixed = [oracles.sparse_bottleneck(encoder, last) for _, last in states]
-            total = total + oracles.causal_decoder_loss(model.decoder, encoder, mixed, expected, 3)
+            total = total + oracles.causal_decoder_loss(model.decoder, encoder, mixed, CONTEXTS, 3)
     return total
 
 
@@ -92,7 +91,6 @@ def plain_cocondenser(model, inputs):
 
 
 ORACLES = dict(zip(KINDS, (plain_mlm, plain_cotmae, plain_cotmae_qc, plain_mote, plain_condenser, plain_cocondenser)))
-VARIANTS = {"query": {}, "passage": {"decode_from_query": "passage"}, "none": {"decode_from_query": "none"}}
 
 
 def check_gradients(model, texts, expected):
@@ -117,23 +115,17 @@ def test_loss_and_gradients_are_those_of_the_plain_form(kind, arch):
     facts = check_gradients(model, texts, ORACLES[kind](model, texts))
     parts = [key.removeprefix("loss.") for key in facts if key.startswith("loss.")]
     assert facts["loss"] == pytest.approx(sum(facts[f"loss.{part}"] for part in parts), abs=1e-5)
-    assert all(0 <= facts[f"accuracy.{part}"] <= 1 for part in parts)
+    assert all(0 <= facts[f"accuracy.{part}"] <= 1 for part in parts) and "bottleneck_gain" not in facts
 
 
 @pytest.mark.parametrize("arch", ["mote", "separate"])
-@pytest.mark.parametrize("switched", [False, True])
-@pytest.mark.parametrize("other", VARIANTS)
-def test_queries_decode_and_change_experts_as_told(arch, switched, other):
+@pytest.mark.parametrize("switched, sparse", [(True, True), (False, False)])
+def test_queries_decode_and_change_experts(arch, switched, sparse):
     name, options = ARCHITECTURES[arch]
-    model = objective(Mote, architecture(name, **options), switch_corpus=switched, sparse=other != "none", **VARIANTS[other]).eval()
-    texts = batch("query")
-    facts = check_gradients(model, texts, plain_mote(model, texts, other, switched, other != "none"))
-    kinds = {"query": ["dense", "sparse"], "passage": ["dense", "sparse"], "none": ["dense"]}[other]
-    sides = ["document"] if other == "none" else ["document", "query"]
-    assert {key for key in facts if key.startswith("loss.")} == {
-        *(f"loss.mlm.{side}" for side in ("document", "query")),
-        *(f"loss.{kind}.{side}" for kind in kinds for side in sides),
-    }
+    model, texts = objective(Mote, architecture(name, **options), switch_corpus=switched, sparse=sparse).eval(), batch("query")
+    facts = check_gradients(model, texts, plain_mote(model, texts, switched, sparse))
+    kinds = ["mlm", "dense", *(["sparse"] if sparse else [])]
+    assert {key for key in facts if key.startswith("loss.")} == {f"loss.{kind}.{side}" for kind in kinds for side in ("document", "query")}
 
 
 def test_weights_of_parts_are_those_said():
@@ -196,10 +188,10 @@ def reverse_texts(inputs):
     return type(inputs)(*parts, inputs.step, inputs.steps)
 
 
-@pytest.mark.parametrize("kind", [Cotmae, CotmaeQc, Cocondenser])  # whose parts are those of all; Mote's decoders learn in test_bottleneck
-def test_a_few_steps_on_a_few_texts_lower_every_part(kind):
+def test_a_few_steps_on_a_few_texts_lower_every_part():
+    """Mote's decoders learn in test_bottleneck."""
     shape = replace(BERT, initializer_range=0.05, dropout=0.1, attention_dropout=0.1)
-    model, texts = objective(kind, architecture("mote", shape)).train(), batch(kind.context)
+    model, texts = objective(Cocondenser, architecture("mote", shape)).train(), batch()
     optimiser = torch.optim.AdamW(model.parameters(), lr=5e-3)
     torch.manual_seed(0)
     metrics = []
@@ -212,3 +204,55 @@ def test_a_few_steps_on_a_few_texts_lower_every_part(kind):
     for part in (name for name in metrics[0] if name.startswith("loss")):
         first, last = (sum(facts[part] for facts in some) / 5 for some in (metrics[:5], metrics[-5:]))
         assert last < 0.8 * first, part
+
+
+WEIGHTED = (Cotmae, CotmaeQc, Condenser, Cocondenser, Mote)
+
+
+def make(kind, **options):
+    return objective(kind, architecture("mote" if kind is Mote else "dense"), **options).eval()
+
+
+def gradients(model, loss):
+    return torch.autograd.grad(loss, list(model.parameters()), allow_unused=True, materialize_grads=True)
+
+
+def mlm_share(metrics):
+    return sum(value for name, value in metrics.items() if name.startswith("loss.mlm"))
+
+
+@pytest.mark.parametrize("kind", WEIGHTED)
+def test_the_loss_counts_the_encoders_own_part_by_its_weight(kind):
+    inputs = batch(kind.context)
+    plain, metrics = make(kind)(inputs)
+    loss, weighted = make(kind, mlm_weight=0.25)(inputs)
+    assert loss.item() == pytest.approx((plain - 0.75 * mlm_share(metrics)).item(), rel=1e-6)
+    assert weighted.keys() == metrics.keys() and mlm_share(weighted) == mlm_share(metrics), "metrics are without weights"
+
+
+@pytest.mark.parametrize("kind", WEIGHTED)
+def test_with_weight_0_nothing_of_it_is_computed_and_the_rest_is_what_it_was(kind, monkeypatch):
+    inputs, plain = batch(kind.context), make(kind)
+    parts = {}
+    combine = plain.combine_losses
+    monkeypatch.setattr(plain, "combine_losses", lambda named: parts.update(named) or combine(named))
+    plain(inputs)
+    rest = sum(part.value for name, part in parts.items() if not name.startswith("mlm"))
+    expected = gradients(plain, rest)
+
+    def refuse(*_):
+        raise AssertionError("computed in spite of mlm_weight=0")
+
+    monkeypatch.setattr(base, "mlm_loss", refuse)
+    model = make(kind, mlm_weight=0)
+    loss, metrics = model(inputs)
+    assert not [name for name in metrics if "mlm" in name]
+    assert loss.item() == pytest.approx(rest.item(), rel=1e-6)
+    for one, other in zip(gradients(model, loss), expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("kind, options", [(CotmaeQc, {}), (Mote, {"sparse_weight": 0}), (Mote, {"sparse": False})])
+def test_weights_that_are_all_0_are_refused(kind, options):
+    with pytest.raises(UsageError, match=r"decoder_weight=0, mlm_weight=0.*nothing would be learned"):
+        make(kind, mlm_weight=0, decoder_weight=0, **options)

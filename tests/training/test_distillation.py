@@ -1,43 +1,20 @@
 """Distillation from a teacher, and losses of sums of experts, against loops."""
 
+from functools import partial
+
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from moeir.architectures.base import EncoderOutput
 from moeir.errors import UsageError
 from moeir.representations.dense import Dense
 from moeir.representations.sparse import Sparse
-from moeir.training import losses, objectives
+from moeir.training import objectives
 from moeir.training.regularizers import RegularizerWeights
 from tests.oracles import training as oracles
 
 FLOPS = RegularizerWeights(flops_query=0.3, flops_document=0.7)
-quick = settings(deadline=None, max_examples=30)
-numbers = st.integers(-6, 6).map(lambda number: number / 2)
 Q, GROUP = 3, 4
-
-
-@st.composite
-def groups(draw):
-    """Student and teacher scores [Q, 1 + n]."""
-    count, size = draw(st.integers(1, 3)), draw(st.integers(2, 5))
-    return [draw(st.lists(st.lists(numbers, min_size=size, max_size=size), min_size=count, max_size=count)) for _ in range(2)]
-
-
-@quick
-@given(groups(), st.sampled_from([0.5, 1.0, 3.0]))
-def test_divergence_is_that_of_the_loop(given_, temperature):
-    values = losses.kl_divergence(*map(torch.tensor, given_), temperature)
-    assert values.tolist() == pytest.approx([oracles.kl_divergence(*pair, temperature) for pair in zip(*given_, strict=True)], abs=1e-4)
-
-
-@quick
-@given(groups())
-def test_margins_are_those_of_the_loop(given_):
-    values = losses.margin_mse(*map(torch.tensor, given_))
-    assert values.tolist() == pytest.approx([oracles.margin_mse(*pair) for pair in zip(*given_, strict=True)], abs=1e-4)
 
 
 TEACHER = torch.tensor([[9.0, 4.0, 2.0, 1.0], [5.0, 6.0, 0.0, 1.0], [3.0, 1.0, 2.5, 0.0]])
@@ -72,7 +49,7 @@ def mean(costs):
 @pytest.mark.parametrize(
     "objective, options, oracle",
     [
-        (objectives.kl, {"temperature": 2.0}, lambda *pair: oracles.kl_divergence(*pair, 2.0)),
+        *((objectives.kl, {"temperature": one}, partial(oracles.kl_divergence, temperature=one)) for one in (0.5, 1.0, 3.0)),
         (objectives.margin_mse, {}, oracles.margin_mse),
     ],
 )
@@ -99,13 +76,11 @@ def test_the_plain_loss_can_be_added_and_penalties_are_those_of_the_others(objec
 
 
 @pytest.mark.parametrize("objective", objectives.NEEDS_TEACHER)
-def test_a_teacher_negatives_and_a_temperature_are_needed(objective):
+def test_a_teacher_and_negatives_are_needed(objective):
     with pytest.raises(UsageError, match="distillation needs teacher scores in the examples"):
         objective(batch(teacher=None))
     with pytest.raises(UsageError, match="distillation needs negatives to compare with"):
         objective(batch(teacher=torch.ones(Q, 1), group=1))
-    with pytest.raises(UsageError, match=r"kl:temperature=0\.0: expected more than 0"):
-        objectives.kl(batch(), temperature=0.0)
 
 
 @pytest.mark.parametrize("objective", [objectives.contrastive, objectives.competitive])

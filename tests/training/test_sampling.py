@@ -9,7 +9,8 @@ import pytest
 from moeir.errors import DataError
 from moeir.records import examples
 from moeir.records.examples import Example
-from moeir.training.sampling import BatchIds, ShardSpec, check_training_examples, make_sampler, shard_texts
+from moeir.training.sampling import BatchIds, check_training_examples, make_sampler
+from moeir.training.token_cache import ShardSpec, shard_texts
 
 
 def make_examples(count=10, positives=2, negatives=9):
@@ -37,12 +38,6 @@ def epoch_documents(sampler, number):
     return documents
 
 
-def test_any_step_can_be_asked_for_in_any_order():
-    first, second = make_toy_sampler(), make_toy_sampler()
-    forward = [first.batch_at(step) for step in range(7)]
-    assert [second.batch_at(step) for step in reversed(range(7))] == forward[::-1]
-
-
 def test_an_epoch_has_whole_batches_of_different_queries():
     sampler = make_toy_sampler()
     assert sampler.steps_per_epoch == 2
@@ -57,27 +52,15 @@ def test_what_a_query_meets_depends_neither_on_its_place_in_the_file_nor_on_the_
     forward, backward = make_toy_sampler(queries=10), make_toy_sampler(make_examples()[::-1], queries=1)
     for number in range(3):
         assert epoch_documents(forward, number) == epoch_documents(backward, number)
-
-
-def queries_of(sampler, steps):
-    return {(batch.dataset, query) for batch in map(sampler.batch_at, steps) for query in batch.queries}
+    assert [forward.batch_at(step) for step in reversed(range(7))] == [forward.batch_at(step) for step in range(7)][::-1]
 
 
 def test_a_second_training_goes_on_with_the_queries_that_the_first_has_not_read():
     first, second = make_toy_sampler(make_examples(41)), make_toy_sampler(make_examples(41))
     second.skipped_batches = 6
     assert [second.batch_at(step) for step in range(30)] == [first.batch_at(step) for step in range(6, 36)]
-    assert not queries_of(first, range(6)) & queries_of(second, range(4)), "ten batches of an epoch"
-
-
-def test_another_seed_is_another_order_that_repeats_some_queries():
-    """The quickstart's sizes: 120 steps of 8 of 2,165 queries; two random 44 % have a fifth of all queries in common."""
-    orders = [make_toy_sampler(make_examples(2165, 1, 1), queries=8, negatives=1, seed=seed) for seed in (42, 43)]
-    first, second = (queries_of(order, range(120)) for order in orders)
-    assert len(first) == len(second) == 960
-    assert len(first & second) == pytest.approx(960 * 960 / 2165, rel=0.1)
-    orders[0].skipped_batches = 120
-    assert not first & queries_of(orders[0], range(120))
+    read, unread = ({query for step in range(count) for query in one.batch_at(step).queries} for one, count in ((first, 6), (second, 4)))
+    assert len(read) == 24 and len(unread) == 16 and not read & unread, "ten batches of an epoch"
 
 
 def test_negatives_change_with_the_epoch_and_the_seed_and_every_one_is_drawn_in_time():
@@ -89,31 +72,21 @@ def test_negatives_change_with_the_epoch_and_the_seed_and_every_one_is_drawn_in_
     assert len(counts) == 9 and max(counts.values()) < 2.5 * min(counts.values())
 
 
-def test_positives_take_turns():
-    sampler = make_toy_sampler(make_examples(positives=3), queries=10)
-    turns = [epoch_documents(sampler, number)["q5"][0] for number in range(6)]
-    assert set(turns[:3]) == {"p5.0", "p5.1", "p5.2"} and turns[:3] == turns[3:]
-
-
-def test_the_first_positive_is_that_of_the_first_file_in_every_epoch_and_changes_nothing_else():
+def test_positives_rotate_or_the_first_is_that_of_the_first_file_in_every_epoch():
     merged = examples.merge_examples([[Example("q", ("b", "a"), ("n",))], [Example("q", ("c", "a"), ("m",))]], ["1", "2"])
     assert make_sampler(merged, batch_size=1, negatives=0, seed=1, source="both", positives="first").batch_at(3).documents == ("b",)
-    rotating, first = (make_sampler(make_examples(positives=3), batch_size=4, negatives=3, seed=1, source="t", positives=word)
-                       for word in ("rotate", "first"))  # fmt: skip
-    assert rotating == make_toy_sampler(make_examples(positives=3)), "the default"
+    rotating = make_toy_sampler(make_examples(positives=3))
+    first = make_sampler(rotating.examples, batch_size=4, negatives=3, seed=1, source="t", positives="first")
+    turns = []
     for step in range(12):
         batch, other = first.batch_at(step), rotating.batch_at(step)
         assert batch.queries == other.queries and batch.known_positives == other.known_positives
+        rotated = documents_by_query(other)
         for query, (positive, negatives) in documents_by_query(batch).items():
-            assert positive == f"p{query[1:]}.0" and negatives == documents_by_query(other)[query][1]
-
-
-def test_a_querys_negatives_are_its_own_and_never_a_positive():
-    sampler = make_toy_sampler()
-    for step in range(20):
-        for query, (positive, negatives) in documents_by_query(sampler.batch_at(step)).items():
-            assert positive.startswith(f"p{query[1:]}.") and all(one.startswith(f"n{query[1:]}.") for one in negatives)
-            assert len(set(negatives)) == 3
+            assert positive == f"p{query[1:]}.0" and negatives == rotated[query][1] and len(set(negatives)) == 3
+            assert all(one.startswith(f"n{query[1:]}.") for one in negatives)
+        turns += [rotated[query][0] for query in rotated if query == "q5"]
+    assert set(turns[:3]) == {"p5.0", "p5.1", "p5.2"}, "positives take turns"
 
 
 def test_too_few_negatives_are_drawn_again_and_none_can_be_asked_for():
@@ -158,34 +131,18 @@ def test_texts_are_dealt_by_length_back_and_forth_and_found_again(processes):
         assert [dealt[number] for number in share.restore_order.tolist()] == list(range(23)) and share.total_tokens == sum(lengths)
 
 
-@pytest.mark.parametrize("queries, size", [(1, 3), (3, 1), (4, 5)])
-def test_other_queries_documents_are_masked(queries, size):
-    documents = tuple(f"d{number}" for number in range(queries * size))
-    batch = BatchIds(tuple(f"q{number}" for number in range(queries)), documents, (frozenset(),) * queries)
-    expected = [[column < row * size or column >= (row + 1) * size for column in range(queries * size)] for row in range(queries)]
-    assert batch.other_queries_mask().tolist() == expected
-
-
-@pytest.mark.parametrize(
-    "given, message",
-    [
-        ([], "train.jsonl: no training examples"),
-        (make_examples(negatives=0), "query q0 has no negatives; mine some, or train with --negatives 0"),
-    ],
-)
-def test_plans_that_cannot_be_are_refused(given, message):
-    with pytest.raises(DataError, match=message):
-        make_toy_sampler(given)
+def test_no_examples_or_negatives_are_refused():
+    with pytest.raises(DataError, match=r"train.jsonl: no training examples"):
+        make_toy_sampler([])
+    with pytest.raises(DataError, match=r"query q0 has no negatives; mine some, or train with --negatives 0"):
+        make_toy_sampler(make_examples(negatives=0))
 
 
 def test_examples_that_name_absent_texts_are_refused():
-    sampler, queries = make_toy_sampler(make_examples(1)), {"q0": "?"}
-    documents = {name: "text" for name in (*sampler.examples[0].positive_ids, *sampler.examples[0].negative_ids)}
-    check_training_examples(sampler, queries, documents, "train.jsonl", None)
-    with pytest.raises(DataError, match=r"train.jsonl: query q0 is not among the queries"):
-        check_training_examples(sampler, {}, documents, "train.jsonl", None)
+    sampler = make_toy_sampler(make_examples(1))
+    check_training_examples(sampler, {"q0"}, texts := {"p0.0", "p0.1", *sampler.examples[0].negative_ids}, "train.jsonl", None)
     with pytest.raises(DataError, match=r"train.jsonl: query q0 names document n0.8, which is not in the corpus"):
-        check_training_examples(sampler, queries, documents.keys() - {"n0.8"}, "train.jsonl", None)
+        check_training_examples(sampler, {"q0"}, texts - {"n0.8"}, "train.jsonl", None)
 
 
 def test_negatives_that_repeat_and_a_batch_of_all_queries_are_logged(caplog):

@@ -8,7 +8,6 @@ import torch
 
 from moeir.backbones.config import EncoderConfig
 from moeir.backbones.encoder import VocabularyHead
-from moeir.pretraining.base import mlm_loss, vocabulary_loss
 from moeir.pretraining.decoder import BidirectionalDecoder, CausalDecoder
 from tests.oracles import pretraining as oracles
 from tests.pretraining.toy_models import BERT, SHAPES, SPANS, architecture, mask_texts
@@ -115,14 +114,3 @@ def test_bidirectional_layers_are_the_encoders_own_kind_and_see_all_of_one_text(
     assert type(decoder.layers[0].attention) is type(model.encoder.layers[1].attention)
     assert type(decoder.layers[0].feedforward) is type(model.encoder.layers[0].feedforward), "without experts"
     assert (decoder.layers[1].closing is None) == (shape.prenorm is None)
-
-
-def test_only_hidden_positions_meet_the_vocabulary_head():
-    model = architecture()
-    row_counts = []
-    model.encoder.vocabulary_head.register_forward_pre_hook(lambda _, states: row_counts.append(len(states[0])))
-    texts = mask_texts(SPANS, "document", {1}, {2}, {3, 4}, {1})
-    states = torch.randn(len(texts.original_ids), BERT.hidden)
-    loss = mlm_loss(states, texts, model.encoder)
-    assert row_counts == [5] and loss.count == 5
-    assert torch.allclose(loss.value, vocabulary_loss(states[texts.masked_positions], torch.tensor([7, 5, 5, 15, 17]), model.encoder).value)

@@ -1,6 +1,8 @@
 """Share times loss, plus regularizers: both objectives against a loop over queries and experts."""
 
 import math
+from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -43,11 +45,11 @@ def encode(numbers, side, count):
     )
 
 
-def batch(numbers, *, step=0, steps=10, ignored=()):
+def batch(numbers, *, step=0, steps=10, ignored=(), teacher=None):
     mask = torch.zeros(Q, Q * GROUP, dtype=torch.bool)
     for query, document in ignored:
         mask[query, document] = True
-    return objectives.EncodedBatch(encode(numbers, "query", Q), encode(numbers, "document", Q * GROUP), mask, step, steps)
+    return objectives.EncodedBatch(encode(numbers, "query", Q), encode(numbers, "document", Q * GROUP), mask, step, steps, teacher)
 
 
 IGNORED = ((0, 4), (1, 2), (2, 11))
@@ -205,6 +207,60 @@ SELF_DISTILLATION = r"self-distillation:start=.*: expected whole numbers from 0,
 def test_impossible_options_are_refused(objective, options, message):
     with pytest.raises(UsageError, match=message):
         objective(batch(make_leaves()), **options)
+
+
+TEACHER = torch.tensor([[9.0, 4.0, 2.0, 1.0], [5.0, 6.0, 0.0, 1.0], [3.0, 1.0, 2.5, 0.0]])
+
+
+@pytest.mark.parametrize(
+    "objective, options, oracle",
+    [
+        *((objectives.kl, {"temperature": one}, partial(oracles.kl_divergence, temperature=one)) for one in (0.5, 1.0, 3.0)),
+        (objectives.margin_mse, {}, oracles.margin_mse),
+    ],
+)
+def test_distillation_is_the_sum_over_experts_of_the_loop(objective, options, oracle):
+    toy_batch, expected = batch(make_leaves(12), teacher=TEACHER), {}
+    for name in EXPERTS:
+        rows = toy_batch.queries[name].scores(toy_batch.documents[name]).tolist()
+        own = [row[query * GROUP : (query + 1) * GROUP] for query, row in enumerate(rows)]
+        expected[name] = sum(oracle(*pair) for pair in zip(own, TEACHER.tolist(), strict=True)) / Q
+    output = objective(toy_batch, **options, regularizers=NO_FLOPS)
+    assert output.loss.item() == pytest.approx(sum(expected.values()), rel=1e-4)
+    assert {name: output.metrics[f"loss.{name}"].item() for name in expected} == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("objective", objectives.NEEDS_TEACHER)
+def test_the_plain_loss_can_be_added_and_penalties_are_those_of_the_others(objective):
+    toy_batch, weights = batch(make_leaves(12), teacher=TEACHER), RegularizerWeights(flops_query=0.3, flops_document=0.7)
+    plain = objectives.contrastive(toy_batch, regularizers=NO_FLOPS)
+    alone, both = (objective(toy_batch, contrastive=one, regularizers=NO_FLOPS) for one in (0.0, 0.5))
+    assert both.loss.item() - alone.loss.item() == pytest.approx(0.5 * plain.loss.item(), rel=1e-4)
+    assert (
+        both.metrics["contrastive.global"] == plain.metrics["loss.global"] and both.metrics["loss.global"] == alone.metrics["loss.global"]
+    )
+    cost = objectives.contrastive(toy_batch, regularizers=weights).loss.item() - plain.loss.item()
+    assert objective(toy_batch, regularizers=weights).loss.item() - alone.loss.item() == pytest.approx(cost, rel=1e-3)
+
+
+@pytest.mark.parametrize("objective", objectives.NEEDS_TEACHER)
+def test_a_teacher_and_negatives_are_needed(objective):
+    with pytest.raises(UsageError, match="distillation needs teacher scores in the examples"):
+        objective(batch(make_leaves()))
+    with pytest.raises(UsageError, match="distillation needs negatives to compare with"):
+        objective(replace(scored_batch({"a": [[1.0]]}), teacher_scores=torch.ones(1, 1)))
+
+
+@pytest.mark.parametrize("objective", [objectives.contrastive, objectives.competitive])
+def test_losses_are_taken_of_sums_of_experts(objective):
+    plain, groups = batch(make_leaves(13)), {"hybrid": ("global", "lexical")}
+    sides = [EncoderOutput(dict(one.representations), summed_experts=groups) for one in (plain.queries, plain.documents)]
+    rows = sum(plain.queries[name].scores(plain.documents[name]) for name in groups["hybrid"]).tolist()
+    expected = sum(oracles.info_nce(row, query * GROUP) for query, row in enumerate(rows)) / Q
+    output = objective(replace(plain, queries=sides[0], documents=sides[1]), regularizers=NO_FLOPS)
+    assert output.loss.item() == pytest.approx(expected, rel=1e-4) and output.metrics["loss.hybrid"] == pytest.approx(expected, rel=1e-4)
+    assert not {"loss.global", "loss.lexical", "share.global"} & output.metrics.keys()
+    assert objective is objectives.contrastive or output.metrics["share.hybrid"] == 1.0
 
 
 def self_distillation_by_formula(numbers, *, distilling, lexical_weight, lexical_loss, block):

@@ -79,15 +79,6 @@ def undisturbed(learning, tmp_path_factory):
     return folder, *learning(folder)
 
 
-@pytest.mark.parametrize(("at", "log_every"), [(0, 1), (3, 1), (4, 3)])
-def test_a_killed_training_goes_on_to_the_same_bytes(at, log_every, learning, undisturbed, tmp_path):
-    with pytest.raises(Killed):
-        learning(tmp_path, objective=kill_at(at, COMPETITIVE), save_minutes=0.0, log_every=log_every)
-    assert (tmp_path / RESUME).exists() == (at > 0)
-    checkpoint, _ = learning(tmp_path, save_minutes=0.0, log_every=log_every)
-    assert_same_outcome(checkpoint, tmp_path, undisturbed)
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -101,7 +92,7 @@ def test_trainings_of_every_kind_go_on_to_the_same_bytes(options, learning, tmp_
     """Even if some expert has met no text, and has no moments."""
     whole, _ = learning(tmp_path / "whole", **options)
     with pytest.raises(Killed):
-        killed = {"objective": kill_at(3, options.get("objective", COMPETITIVE)), "save_minutes": 0.0}
+        killed = {"objective": kill_at(3, options.get("objective", COMPETITIVE)), "save_minutes": 0.0, "log_every": 3}
         learning(tmp_path / "killed", **(options | killed))
     moments = load_file(tmp_path / "killed" / RESUME / "state" / "optimiser.safetensors")
     updated = len({key.split(".")[0] for key in moments} - {"objective"})

@@ -289,6 +289,12 @@ def test_the_decoder_reaches_the_encoders_layers_through_the_vector_alone(kind, 
     assert all(part.any() for part in still) and any(part.any() for part in own)
 
 
+def test_what_the_data_side_must_bring():
+    needs = [(kind.context, model.encoder_rate, model.decoder_rate) for kind in KINDS for model in [kind(architecture())]]
+    assert needs[:3] == [("none", 0.15, None), ("span", 0.30, 0.45), ("query", 0.30, None)]
+    assert needs[3:] == [("query", 0.30, None), ("none", 0.15, None), ("span", 0.15, None)]
+
+
 def test_the_sparse_bottleneck_keeps_no_logits_of_all_positions():
     model, texts = objective(Mote, architecture("mote")), batch("query")
     saved_shapes = []

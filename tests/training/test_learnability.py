@@ -34,15 +34,16 @@ def expected_speed(batches, kind, expert, kept_batches):
 
 def test_speeds_are_those_of_weighted_means_over_all_queries_of_the_kind():
     generator = torch.Generator().manual_seed(1)
-    speed, batches = LearningSpeed(3, 2), []
+    speed, batches = LearningSpeed(3, 3), []
     for step in range(60):
-        losses, kinds = torch.rand(2, 5, generator=generator) * (3 - step / 25), torch.randint(0, 2, (5,), generator=generator)
+        size = torch.tensor([[3 - step / 25], [3 - step / 25], [1 + step / 25]])  # the last expert's losses rise
+        losses, kinds = torch.rand(3, 5, generator=generator) * size, torch.randint(0, 2, (5,), generator=generator)
         speed.update(losses, kinds)
         batches.append((losses.tolist(), kinds.tolist()))
     found = speed.of(torch.tensor([0, 1, 2]))
-    expected = [[expected_speed(batches, kind, expert, 60) for kind in range(3)] for expert in range(2)]
+    expected = [[expected_speed(batches, kind, expert, 60) for kind in range(3)] for expert in range(3)]
     assert found.tolist() == [pytest.approx(row, rel=1e-4, abs=1e-6) for row in expected]
-    assert 0.2 < found[0, 0] < 1 and found[:, 2].tolist() == [0, 0], "no query of the kind"
+    assert 0.2 < found[0, 0] < 1 and found[2].tolist() == [0, 0, 0] == found[:, 2].tolist(), "no query of the last kind"
 
 
 def test_the_loss_is_weighed_by_the_speeds_before_the_batch_which_then_counts():

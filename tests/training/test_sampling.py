@@ -45,6 +45,7 @@ def test_an_epoch_has_whole_batches_of_different_queries():
     assert sampler.steps_per_epoch == 2
     assert len(epoch_documents(sampler, 0)) == 8 and len(epoch_documents(sampler, 1)) == 8  # the last two of ten are dropped
     assert epoch_documents(sampler, 0).keys() != epoch_documents(sampler, 1).keys()
+    assert sampler.batch_at(0).queries != make_toy_sampler(seed=2).batch_at(0).queries
     assert make_toy_sampler(queries=10).steps_per_epoch == 1
     whole_file = make_toy_sampler(queries=99)
     assert whole_file.batch_size == 10 and len(whole_file.batch_at(0).queries) == 10

@@ -197,9 +197,9 @@ def test_accumulated_batches_are_one_large_batch(clip, tmp_path):
         expected.append({"loss": float(loss), "gradient_norm": float(gradient.norm())})
         clipped = gradient * (min(1.0, clip / float(gradient.norm())) if clip else 1.0)
         moment, square = 0.9 * moment + 0.1 * clipped, 0.999 * square + 0.001 * clipped**2
-        weight = weight - 0.1 * (moment / (1 - 0.9 ** (step + 1))) / ((square / (1 - 0.999 ** (step + 1))).sqrt() + 1e-8)
+        weight = weight * (1 - 0.1 * 0.5) - 0.1 * (moment / (1 - 0.9 ** (step + 1))) / ((square / (1 - 0.999 ** (step + 1))).sqrt() + 1e-8)
     began = time.monotonic()
-    train(task, Schedule(2, 0.1, 0.0, decay="constant", clip=clip, accumulate=4), tmp_path, device="cpu")
+    train(task, Schedule(2, 0.1, 0.0, weight_decay=0.5, decay="constant", clip=clip, accumulate=4), tmp_path, device="cpu")
     for line, values in zip(metric_lines(tmp_path), expected, strict=True):
         assert {name: line[name] for name in values} == pytest.approx(values, rel=1e-5) and line["tokens"] == 8
     assert task.model.weight[0].tolist() == pytest.approx(weight.tolist(), rel=1e-5)

@@ -18,6 +18,7 @@ from moeir.representations.multivector import MultiVector
 from moeir.training import objectives, retrieval_task, text_stream
 from moeir.training.engine import DataParallel
 from moeir.training.token_cache import ShardSpec, TokenCache, shard_texts
+from moeir.training.trainer import _sum_frozen_bytes
 from tests.processes import (
     assert_same_training,
     change_trunk_of_process_1,
@@ -30,7 +31,7 @@ from tests.processes import (
 from tests.training.toy_examples import interrupt_before_step, write_training_files
 
 CAME = ("came:shared_layers=2,local_dim=8,normalise=true", "competitive:standardised=0.4,flops_query=1e-3,flops_document=1e-3")
-TASER = ("taser:routing=token,every=1", "contrastive:load_balance=0.01")
+TASER = ("taser:routing=token,every=1", "contrastive:load_balance=0.01,entropy_of=batch")
 KINDS = {
     "came": CAME,
     "permuted": (CAME[0], "competitive:standardised=0.4,permuted=true"),
@@ -376,7 +377,7 @@ def test_a_single_process_is_a_group_too():
         raise DataError("reported by whoever catches it")
 
 
-def test_frozen_weights_are_neither_sent_nor_summed():
+def test_frozen_weights_are_neither_sent_nor_summed_and_must_be_the_same():
     def trained(rank):
         torch.manual_seed(rank)
         model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
@@ -385,11 +386,14 @@ def test_frozen_weights_are_neither_sent_nor_summed():
         parameters = [one for one in model.parameters() if one.requires_grad]
         engine = DataParallel(lambda batch: (model(torch.ones(2)).sum(), {}, 1), parameters, world)
         engine.run_batch(0)
+        with pytest.raises(MoeirError if world.is_main else SystemExit) as caught:
+            world.check_same({"the sum of frozen weights": _sum_frozen_bytes(model)})
         untouched = model[0].weight.tolist() == frozen and model[0].weight.grad is None
-        return [untouched, model[1].weight.tolist(), model[1].bias.grad.tolist()]
+        return [untouched, model[1].weight.tolist(), model[1].bias.grad.tolist(), str(caught.value)]
 
-    first, other = run_processes(2, trained)
-    assert first[0] and first == other and first[2] == [2.0, 2.0]
+    (untouched, weight, gradient, message), other = run_processes(2, trained)
+    assert untouched and other[0] and [weight, gradient] == other[1:3] and gradient == [2.0, 2.0]
+    assert message.startswith("process 1 (") and "the sum of frozen weights is " in message and "start all with the same" in message
 
 
 def lack_parameters(self):

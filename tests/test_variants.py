@@ -57,8 +57,8 @@ def test_options_come_with_their_types_and_those_of_a_dataclass_are_its_fields()
     variant, options = variants.resolve_spec("architectures", "came:shared_layers=4,experts=lexical+local,normalise=true,local-dim=16")
     assert (variant.name, variant.symbol, variant.module) == ("came", "Came", "moeir.architectures.came")
     assert options == {"shared_layers": 4, "experts": ("lexical", "local"), "normalise": True, "local_dim": 16}
-    bound = variants.bind_variant("training.objectives", "kl:temperature=2,load_balance=0.5,flops_ramp=3")
-    assert bound.keywords == {"temperature": 2.0, "regularizers": RegularizerWeights(load_balance=0.5, flops_ramp=3)}
+    bound = variants.bind_variant("training.objectives", "kl:temperature=2,load_balance=0.5,by_side=true")
+    assert bound.keywords == {"temperature": 2.0, "regularizers": RegularizerWeights(load_balance=0.5, by_side=True)}
 
 
 def test_an_option_without_default_must_be_given(monkeypatch):

@@ -8,12 +8,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from moeir.architectures.base import Architecture, StepMetrics
+from moeir.errors import UsageError
 from moeir.heads.lexical import LexicalHead
 from moeir.pretraining.base import EncodedTexts, Pretraining, check_weights
 from moeir.pretraining.batches import MaskedTexts, PretrainingBatch
 from moeir.pretraining.decoder import CausalDecoder
 
 SIDES = ("document", "query")
+DECODER_TARGETS = ("query", "passage", "none")
 EPSILON = 1e-4
 
 
@@ -22,7 +24,7 @@ class Mote(Pretraining):
 
     loss = `mlm_weight` · (MLM of passages + MLM of queries) + `decoder_weight` · Σ CLM(dense) + `sparse_weight` · Σ CLM(sparse), each a
     mean over its tokens in the whole batch; one causal decoder for all (Ma et al. 2023, §3.2; where the paper is silent, as CoT-MAE-qc).
-    Both texts' vectors decode to the query. The sparse bottleneck is
+    The passage's vectors decode to the query; the query's to the text set by `decode_from_query`. The sparse bottleneck is
     Σ_v w_v E_v / (Σ w + 1e-4) with w the log-saturated maximum of the vocabulary logits over all but the special tokens, which the
     sparse vectors of fine-tuning and search do count, and E the word embeddings without gradient: our reading, as LexMAE's.
     `switch_corpus` encodes queries by the passage's expert and passages by the query's (Table 4).
@@ -37,6 +39,7 @@ class Mote(Pretraining):
         rate: float = 0.30,
         layers: int = 1,
         window: int = 3,
+        decode_from_query: str = "query",
         switch_corpus: bool = False,
         sparse: bool = True,
         decoder_weight: float = 1.0,
@@ -44,22 +47,29 @@ class Mote(Pretraining):
         mlm_weight: float = 1.0,
     ) -> None:
         super().__init__(architecture, rate=rate, mlm_weight=mlm_weight)
+        if decode_from_query not in DECODER_TARGETS:
+            raise UsageError(f"decode_from_query={decode_from_query}: expected one of {', '.join(DECODER_TARGETS)}")
         check_weights(decoder_weight=decoder_weight, mlm_weight=mlm_weight, **({"sparse_weight": sparse_weight} if sparse else {}))
         self.decoder = CausalDecoder(architecture.encoder.config, layers=layers, window=window)
-        self.switch_corpus = switch_corpus
+        self.decode_from_query, self.switch_corpus = decode_from_query, switch_corpus
         self.weights |= {"dense": decoder_weight, "sparse": sparse_weight}
         self.bottlenecks = ("dense", "sparse") if sparse else ("dense",)
 
     def forward(self, batch: PretrainingBatch) -> tuple[Tensor, StepMetrics]:
         """Parts are named after the encoded side: `mlm.document`, `dense.document`, `sparse.query`, …"""
         assert batch.contexts is not None
-        texts_by_side = zip(SIDES, (batch.anchors, batch.contexts), strict=True)
-        encoded = {side: self.encode(self._for_expert_side(texts)) for side, texts in texts_by_side}
+        texts_by_side = dict(zip(SIDES, (batch.anchors, batch.contexts), strict=True))
+        targets_by_side, has_mlm = {"document": batch.contexts}, self.weights["mlm"] > 0
+        if self.decode_from_query != "none":
+            targets_by_side["query"] = batch.contexts if self.decode_from_query == "query" else batch.anchors
+        encoded = {
+            side: self.encode(self._for_expert_side(texts)) for side, texts in texts_by_side.items() if has_mlm or side in targets_by_side
+        }
         parts = self.mlm_losses({f"mlm.{side}": one for side, one in encoded.items()})
-        for side, texts in encoded.items():
+        for side, targets in targets_by_side.items():
             for kind in self.bottlenecks:
-                vectors = texts.vectors if kind == "dense" else self.sparse_bottleneck(texts)
-                decode = partial(self.decoder, texts=batch.contexts, encoder=texts.encoder)
+                vectors = encoded[side].vectors if kind == "dense" else self.sparse_bottleneck(encoded[side])
+                decode = partial(self.decoder, texts=targets, encoder=encoded[side].encoder)
                 parts[f"{kind}.{side}"] = self.decoder_loss(vectors, decode)
         return self.combine_losses(parts)
 

@@ -7,22 +7,26 @@ from torch import Tensor
 
 from moeir.errors import UsageError
 
+TIES = ("average", "optimistic", "pessimistic")
 RECENT_QUERIES, EARLIER_QUERIES = 32, 256  # of a kind, over which a running mean of its loss forgets
 
 
-def positive_ranks(scores: Tensor, positives: Tensor, ignore_mask: Tensor) -> Tensor:
+def positive_ranks(scores: Tensor, positives: Tensor, ignore_mask: Tensor, ties: str = "average") -> Tensor:
     """Rank of the positive among its candidates, from 1.
 
-    scores [Q, N], positives [Q] columns, ignore_mask [Q, N] true where a candidate does not count -> [Q]. A positive is in the middle of
-    its ties, so that an expert with constant scores neither wins nor loses.
+    scores [Q, N], positives [Q] columns, ignore_mask [Q, N] true where a candidate does not count -> [Q]. `average` puts a positive in
+    the middle of its ties, so that an expert with constant scores neither wins nor loses.
 
     >>> positive_ranks(torch.tensor([[2.0, 3.0, 2.0]]), torch.tensor([0]), torch.zeros(1, 3, dtype=torch.bool))
     tensor([2.5000])
     """
+    if ties not in TIES:
+        raise UsageError(f"ties={ties}: expected one of {', '.join(TIES)}")
     positive = scores.gather(1, positives[:, None])
     others = ~ignore_mask & (torch.arange(scores.shape[1], device=scores.device) != positives[:, None])
     above, equal = ((scores > positive) & others).sum(1), ((scores == positive) & others).sum(1)
-    return 1.0 + above + 0.5 * equal
+    part = {"average": 0.5, "optimistic": 0.0, "pessimistic": 1.0}[ties]
+    return 1.0 + above + part * equal
 
 
 def expert_shares(quality: Tensor, temperature: float) -> Tensor:

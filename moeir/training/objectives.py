@@ -28,7 +28,8 @@ def contrastive(batch: EncodedBatch, *, regularizers: RegularizerWeights = DEFAU
     """Σ of the contrastive losses of all scores, in-batch negatives; FLOPS regulariser for sparse experts, entropy for routers.
 
     `flops_query`, `flops_document`: default 0.01, 0 for an expert trained within a sum (mote) or of a text's own terms (bge-m3).
-    `flops_ramp`: steps over which it grows.
+    `flops_ramp`: steps over which it grows. `entropy_sign`: maximise or as-printed. `entropy_of`: instance (each decision) or batch.
+    `by_side`: that of a batch and `load_balance` apply to queries and to documents, not to both together.
     """
     losses_by_score, facts = contrastive_per_score(batch, batch_scores(batch))
     return _sum_losses(batch, losses_by_score, facts, regularizers)
@@ -41,13 +42,15 @@ def competitive(
     temperature: float = 0.5,
     shares: str = "rank",
     permuted: bool = False,
+    rank_scope: str = "own",
+    ties: str = "average",
     normalise_standardised: bool = False,
     regularizers: RegularizerWeights = DEFAULT_WEIGHTS,
 ) -> ObjectiveOutput:
     """CAME: first all experts learn alike; then each query weights the losses by how well each expert ranks its positive.
 
-    `shares`: rank (the paper's 1 / rank), loss, or learnability. `permuted`: control, each query gets another's shares. FLOPS and routers:
-    as for contrastive.
+    `shares`: rank (the paper's 1 / rank), loss, or learnability. `permuted`: control, each query gets another's shares. `rank_scope`: own
+    (the query's documents) or batch. `ties`: average, optimistic or pessimistic. FLOPS and routers: as for contrastive.
 
     `shares=learnability`: by how fast the loss of an expert on a kind of query falls, so that what is hard but learned keeps its loss, and
     what teaches nothing loses it. Kinds are the data sets of --sampling-rate; without, the quarter of its distinct tokens that a query's
@@ -63,7 +66,7 @@ def competitive(
         raise UsageError(f"competitive:standardised={standardised}: expected a ratio of the steps, 0 to 1")
     score_matrices, names = batch_scores(batch), list(batch.queries.score_groups)
     losses_by_score, facts = contrastive_per_score(batch, score_matrices)
-    ranks, quality = _rank_positives(batch, losses_by_score, {name: score_matrices[name] for name in names}, shares)
+    ranks, quality = _rank_positives(batch, losses_by_score, {name: score_matrices[name] for name in names}, shares, rank_scope, ties)
     weights = competition.expert_shares(quality, temperature)
     if permuted:
         weights = competition.permute_queries(weights, batch.step)
@@ -255,19 +258,23 @@ def _sum_losses(
 
 
 @torch.no_grad()
-def _rank_positives(batch: EncodedBatch, losses_by_score: dict[str, Tensor], scores: dict[str, Tensor], kind: str) -> tuple[Tensor, Tensor]:
-    """Of each query's positive by each score, among the query's own documents, both [E, Q]: its rank, and the quality from which the shares
-    are computed: 1 / rank (CAME eq. 11), minus the contrastive loss, or the speed at which the kind's loss falls.
+def _rank_positives(
+    batch: EncodedBatch, losses_by_score: dict[str, Tensor], scores: dict[str, Tensor], kind: str, scope: str, ties: str
+) -> tuple[Tensor, Tensor]:
+    """Of each query's positive by each score, among the query's own documents or the batch's, both [E, Q]: its rank, and the quality from
+    which the shares are computed: 1 / rank (CAME eq. 11), minus the contrastive loss, or the speed at which the kind's loss falls.
 
     exp(-loss) is the positive's probability: of two experts with the same ranking the one with larger scores is the surer one. The rank
     does not depend on the scale of an expert's scores.
     """
+    if scope not in ("own", "batch"):
+        raise UsageError(f"rank_scope={scope}: expected own or batch")
     if kind not in SHARES:
         raise UsageError(f"shares={kind}: expected one of {', '.join(SHARES)}")
     owners = torch.arange(batch.documents.text_count, device=batch.ignore_mask.device) // batch.group_size
     others = owners != torch.arange(batch.queries.text_count, device=owners.device)[:, None]
-    ignored, positives = batch.ignore_mask | others, batch.positive_columns
-    ranks = torch.stack([competition.positive_ranks(score, positives, ignored) for score in scores.values()])
+    ignored, positives = batch.ignore_mask | others if scope == "own" else batch.ignore_mask, batch.positive_columns
+    ranks = torch.stack([competition.positive_ranks(score, positives, ignored, ties) for score in scores.values()])
     if kind == "rank":
         return ranks, 1.0 / ranks
     if kind == "learnability":

@@ -10,6 +10,8 @@ from moeir.architectures.base import EncoderOutput, StepMetrics
 from moeir.backbones.dispatch import RouterOutput
 from moeir.errors import UsageError
 
+ENTROPY_SIGNS = {"maximise": 1.0, "as-printed": -1.0}
+ENTROPY_SCOPES = ("instance", "batch")
 DEFAULT_FLOPS_WEIGHT = 0.01
 
 
@@ -31,15 +33,18 @@ def quadratic_ramp(step: int, steps: int) -> float:
     return 1.0 if steps <= 0 or step >= steps else (step / steps) ** 2
 
 
-def negative_entropy(*sides: RouterOutput) -> Tensor:
-    """Negative entropy Σ p log p of a router, the mean over its decisions; all sides weigh the same.
+def negative_entropy(*sides: RouterOutput, scope: str = "instance") -> Tensor:
+    """Negative entropy Σ p log p of a router: the mean over its decisions, or that of the batch's mean probabilities.
 
-    TASER (Cheng et al. 2023), eq. 4, with the sign of its code: lowest for uniform decisions.
+    TASER (Cheng et al. 2023), eq. 4, with the sign of its code: lowest for uniform decisions. With scope `batch` it is lowest where all
+    experts are used equally, however confident each decision is. All sides weigh the same.
 
     >>> negative_entropy(RouterOutput.from_text_probabilities(torch.tensor([[0.5, 0.5], [1.0, 0.0]])))
     tensor(-0.3466)
+    >>> negative_entropy(RouterOutput.from_text_probabilities(torch.tensor([[0.0, 1.0], [1.0, 0.0]])), scope="batch")
+    tensor(-0.6931)
     """
-    rows = [side.probabilities.float() for side in sides]
+    rows = [mean_probabilities(*sides)[None]] if scope == "batch" else [side.probabilities.float() for side in sides]
     tiny = torch.finfo(torch.float32).tiny
     return torch.stack([(chances * chances.clamp_min(tiny).log()).sum(1).mean() for chances in rows]).mean()
 
@@ -55,8 +60,12 @@ def load_balance(*sides: RouterOutput) -> Tensor:
     (tensor(1.9800), tensor(1.9800), tensor(1.))
     """
     usage = torch.stack([expert_usage(side) for side in sides]).mean(0)
-    probabilities = torch.stack([side.probabilities.float().mean(0) for side in sides]).mean(0)
-    return len(usage) * (usage * probabilities).sum()
+    return len(usage) * (usage * mean_probabilities(*sides)).sum()
+
+
+def mean_probabilities(*sides: RouterOutput) -> Tensor:
+    """[I] mean probability of each expert, all sides weighing the same; with gradient."""
+    return torch.stack([side.probabilities.float().mean(0) for side in sides]).mean(0)
 
 
 def role_information(*sides: RouterOutput) -> Tensor:
@@ -94,12 +103,19 @@ class RegularizerWeights:
     flops_document: float | None = None
     flops_ramp: int = 0
     entropy: float = 0.01
+    entropy_sign: str = "maximise"
+    entropy_of: str = "instance"
     load_balance: float = 0.0
+    by_side: bool = False
 
     def __post_init__(self) -> None:
         for name in ("flops_query", "flops_document", "flops_ramp", "entropy", "load_balance"):
             if (getattr(self, name) or 0) < 0:
                 raise UsageError(f"{name}={getattr(self, name):g}: expected 0 or more")
+        if self.entropy_sign not in ENTROPY_SIGNS:
+            raise UsageError(f"entropy_sign={self.entropy_sign}: expected {' or '.join(ENTROPY_SIGNS)}")
+        if self.entropy_of not in ENTROPY_SCOPES:
+            raise UsageError(f"entropy_of={self.entropy_of}: expected {' or '.join(ENTROPY_SCOPES)}")
 
     def flops_penalty(self, queries: EncoderOutput, documents: EncoderOutput, step: int) -> tuple[Tensor | float, StepMetrics]:
         """The FLOPS penalty of every expert with weighted terms, both sides, and as metrics how many terms are active."""
@@ -119,17 +135,21 @@ class RegularizerWeights:
     def router_penalty(self, queries: EncoderOutput, documents: EncoderOutput) -> tuple[Tensor | float, StepMetrics]:
         """The penalties of learned routers, means over routers; as metrics each router's entropy, expert usage and information on roles.
 
-        `load_balance` is of both sides together. The entropy penalty applies to routers inside layers only: SB-MoE's gate has none in its
-        paper, and experts that the weights were trained with, `top_k` of them weighted, would add less to their layer.
+        `load_balance` and the entropy of a batch are of both sides together, or with `by_side` the mean over sides, which forbids an expert
+        for each role. The entropy penalty applies to routers inside layers only: SB-MoE's gate has none in its paper,
+        and experts that the weights were trained with, `top_k` of them weighted, would add less to their layer.
         """
         total: Tensor | float = 0.0
         facts: StepMetrics = {}
         pairs = {name: (router, documents.routing[name]) for name, router in queries.routing.items()}
-        layers = [pair for name, pair in pairs.items() if name.startswith("layer") and pair[0].top_k is None]
+        groups = {name: [(side,) for side in pair] if self.by_side else [pair] for name, pair in pairs.items()}
+        layers = [group for name in groups if name.startswith("layer") and pairs[name][0].top_k is None for group in groups[name]]
         if layers and self.entropy:
-            total = total + self.entropy * torch.stack([negative_entropy(*pair) for pair in layers]).mean()
+            costs = [negative_entropy(*group, scope=self.entropy_of) for group in layers]
+            total = total + self.entropy * ENTROPY_SIGNS[self.entropy_sign] * torch.stack(costs).mean()
         if pairs and self.load_balance:
-            total = total + self.load_balance * torch.stack([load_balance(*pair) for pair in pairs.values()]).mean()
+            costs = [load_balance(*group) for name in groups for group in groups[name]]
+            total = total + self.load_balance * torch.stack(costs).mean()
         for name, pair in pairs.items():
             facts[f"entropy.{name}"] = -negative_entropy(*pair).detach()
             facts |= {f"usage.{name}.{expert}": share for expert, share in enumerate(expert_usage(*pair))}

@@ -149,8 +149,8 @@ def train(
     release_held(products_only=False)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if process_group.size > 1:
-        numbers = sum(map(Tensor.numel, trained))
-        process_group.check_same({"steps": schedule.steps, "steps done": state.step, "examples": task.size, "numbers to train": numbers})
+        facts = {"numbers to train": sum(map(Tensor.numel, trained)), "the sum of frozen weights": _sum_frozen_bytes(model)}
+        process_group.check_same({"steps": schedule.steps, "steps done": state.step, "examples": task.size} | facts)
         run: Callable[..., tuple[StepMetrics, int]] = DataParallel(task.compute_loss, trained, process_group).run_batch
         log.info("%d processes share each batch: %s", process_group.size, "; ".join(process_group.names))
     else:
@@ -297,6 +297,12 @@ class _Trainer:
             records.append(metrics | {"tokens_per_second": tokens / seconds, "seconds": seconds} | memory)
         self.pending.clear()
         return records
+
+
+def _sum_frozen_bytes(model: nn.Module) -> int:
+    """The sum of all bytes of the weights that do not train, which processes do not exchange."""
+    frozen = (tensor for tensor in model.state_dict(keep_vars=True).values() if not tensor.requires_grad)
+    return sum(int(tensor.detach().flatten().view(torch.uint8).sum(dtype=torch.int64)) for tensor in frozen)
 
 
 def _nan_error(metrics: Mapping[str, float]) -> MoeirError | None:

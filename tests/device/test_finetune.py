@@ -17,7 +17,7 @@ from tests.device.conftest import REAL, assert_same_training, assert_similar_los
 
 CAME = "came:shared_layers=2,local_dim=8,normalise=true"
 COMPETITIVE = "competitive:standardised=0.4,flops_query=1e-3,flops_document=1e-3"
-BALANCED = "contrastive:load_balance=0.01"
+BALANCED = "contrastive:load_balance=0.01,entropy_of=batch"
 FLOPS = "contrastive:flops_query=1e-3,flops_document=1e-3"
 COLBERT = "colbert:dim=8,normalise=true,markers=true,augmentation=true,punctuation=false"
 KINDS = {
@@ -76,8 +76,8 @@ def test_an_architecture_learns_in_half_precision_and_with_dropout(arch, learn, 
 
 
 @pytest.mark.parametrize("arch, objective", [
-    (CAME, "competitive:flops_query=1e-3,flops_document=1e-3,flops_ramp=3"),
-    (f"{CAME},routing=token", "competitive:standardised=0,normalise_standardised=true"),
+    (CAME, "competitive:rank_scope=batch,ties=optimistic,flops_query=1e-3,flops_document=1e-3,flops_ramp=3"),
+    (f"{CAME},routing=token", "competitive:standardised=0,normalise_standardised=true,ties=pessimistic,entropy_sign=as-printed"),
     (CAME, "competitive:standardised=0,shares=loss,permuted=true"),
     ("splade", "bce"),
     ("mote", "kl:temperature=2,contrastive=0.5"),

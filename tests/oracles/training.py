@@ -9,12 +9,12 @@ def info_nce(scores, positive, masked=()):
     return math.log(math.fsum(math.exp(score - scores[positive]) for score in candidates))
 
 
-def positive_rank(scores, positive, masked=()):
-    """Rank of the positive: the middle rank of those it ties with."""
+def positive_rank(scores, positive, masked=(), ties="average"):
+    """Rank of the positive: the best, worst or middle rank of those it ties with."""
     others = [score for index, score in enumerate(scores) if index != positive and index not in masked]
     best = 1 + sum(score > scores[positive] for score in others)
     worst = 1 + sum(score >= scores[positive] for score in others)
-    return (best + worst) / 2
+    return {"optimistic": best, "pessimistic": worst, "average": (best + worst) / 2}[ties]
 
 
 def expert_shares(ranks, temperature):

@@ -62,16 +62,19 @@ def plain_cotmae_qc(model, texts):
     return mlm(encoder, states, texts.anchors) + oracles.causal_decoder_loss(model.decoder, encoder, cls_states(states), CONTEXTS, 3)
 
 
-def plain_mote(model, inputs, switched=False, sparse=True):
+def plain_mote(model, inputs, other="query", switched=False, sparse=True):
     sides = ("query", "document") if switched else ("document", "query")
     total = 0.0
-    for side, texts in zip(sides, (inputs.anchors, inputs.contexts)):
+    for side, texts, expected in zip(
+        sides, (inputs.anchors, inputs.contexts), (CONTEXTS, {"query": CONTEXTS, "passage": SPANS, "none": None}[other])
+    ):
         encoder, states = encode(model, texts, side)
         total = total + mlm(encoder, states, texts)
-        total = total + oracles.causal_decoder_loss(model.decoder, encoder, cls_states(states), CONTEXTS, 3)
-        if sparse:
+        if expected is not None:
+            total = total + oracles.causal_decoder_loss(model.decoder, encoder, cls_states(states), expected, 3)
+        if expected is not None and sparse:
             mixed = [oracles.sparse_bottleneck(encoder, last) for _, last in states]
-            total = total + oracles.causal_decoder_loss(model.decoder, encoder, mixed, CONTEXTS, 3)
+            total = total + oracles.causal_decoder_loss(model.decoder, encoder, mixed, expected, 3)
     return total
 
 
@@ -94,6 +97,7 @@ def plain_cocondenser(model, inputs):
 
 
 ORACLES = dict(zip(KINDS, (plain_mlm, plain_cotmae, plain_cotmae_qc, plain_mote, plain_condenser, plain_cocondenser)))
+VARIANTS = {"query": {}, "passage": {"decode_from_query": "passage"}, "none": {"decode_from_query": "none"}}
 
 
 def check_gradients(model, texts, expected):
@@ -122,13 +126,17 @@ def test_loss_and_gradients_are_those_of_the_plain_form(kind, arch):
 
 
 @pytest.mark.parametrize("arch", ["mote", "separate"])
-@pytest.mark.parametrize("switched, sparse", [(True, True), (False, False)])
-def test_queries_decode_and_change_experts(arch, switched, sparse):
+@pytest.mark.parametrize(
+    "other, switched, sparse", [("query", True, True), ("query", False, False), ("passage", False, True), ("none", True, False)]
+)
+def test_queries_decode_and_change_experts_as_told(arch, other, switched, sparse):
     name, options = ARCHITECTURES[arch]
-    model, texts = objective(Mote, architecture(name, **options), switch_corpus=switched, sparse=sparse).eval(), batch("query")
-    facts = check_gradients(model, texts, plain_mote(model, texts, switched, sparse))
-    kinds = ["mlm", "dense", *(["sparse"] if sparse else [])]
-    assert {key for key in facts if key.startswith("loss.")} == {f"loss.{kind}.{side}" for kind in kinds for side in ("document", "query")}
+    model = objective(Mote, architecture(name, **options), switch_corpus=switched, sparse=sparse, **VARIANTS[other]).eval()
+    texts = batch("query")
+    facts = check_gradients(model, texts, plain_mote(model, texts, other, switched, sparse))
+    sides = ["document"] if other == "none" else ["document", "query"]
+    decoded = {f"loss.{kind}.{side}" for kind in (("dense", "sparse") if sparse else ("dense",)) for side in sides}
+    assert {key for key in facts if key.startswith("loss.")} == {"loss.mlm.document", "loss.mlm.query", *decoded}
 
 
 def test_weights_of_parts_are_those_said():
@@ -255,6 +263,14 @@ def test_with_weight_0_nothing_of_it_is_computed_and_the_rest_is_what_it_was(kin
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
 
 
+def test_a_text_that_is_neither_predicted_nor_decoded_is_not_encoded(monkeypatch):
+    model = make(Mote, mlm_weight=0, decode_from_query="none")
+    encode, sides = model.encode, []
+    monkeypatch.setattr(model, "encode", lambda texts: sides.append(texts.tokens.side) or encode(texts))
+    model(batch("query"))
+    assert sides == ["document"]
+
+
 @pytest.mark.parametrize("kind, options", [(CotmaeQc, {}), (Mote, {"sparse_weight": 0}), (Mote, {"sparse": False})])
 def test_weights_that_are_all_0_are_refused(kind, options):
     with pytest.raises(UsageError, match=r"decoder_weight=0, mlm_weight=0.*nothing would be learned"):
@@ -321,6 +337,7 @@ WRONG = [
     (CotmaeQc, {"window": -2}, "window=-2"),
     (CotmaeQc, {"layers": 0}, "layers=0"),
     (CotmaeQc, {"decoder_weight": -1.0}, "decoder_weight=-1.0"),
+    (Mote, {"decode_from_query": "both"}, "decode_from_query=both"),
     (Mote, {"sparse_weight": -0.5}, "sparse_weight=-0.5"),
     (Mote, {"rate": float("nan")}, "rate=nan"),
     (Cotmae, {"mlm_weight": -0.5}, "mlm_weight=-0.5"),

@@ -44,15 +44,16 @@ def test_contrastive_is_the_loop_and_cross_entropy(given_):
 
 
 @quick_settings
-@given(score_matrices())
-def test_ranks_are_those_of_the_loop(given_):
+@given(score_matrices(), st.sampled_from(competition.TIES))
+def test_ranks_are_those_of_the_loop(given_, ties):
     scores, positives, ignored = given_
-    expected = [oracles.positive_rank(*parts) for parts in zip(scores.tolist(), positives.tolist(), masked_columns(ignored), strict=True)]
-    assert competition.positive_ranks(scores, positives, ignored).tolist() == expected
+    rows = zip(scores.tolist(), positives.tolist(), masked_columns(ignored), strict=True)
+    assert competition.positive_ranks(scores, positives, ignored, ties).tolist() == [oracles.positive_rank(*row, ties) for row in rows]
 
 
-def test_a_list_of_equals_neither_wins_nor_loses():
-    assert competition.positive_ranks(torch.zeros(1, 8), torch.tensor([0]), torch.zeros(1, 8, dtype=torch.bool)).item() == 4.5
+@pytest.mark.parametrize("ties, rank", [("average", 4.5), ("optimistic", 1.0), ("pessimistic", 8.0)])
+def test_a_list_of_equals_neither_wins_nor_loses_on_average(ties, rank):
+    assert competition.positive_ranks(torch.zeros(1, 8), torch.tensor([0]), torch.zeros(1, 8, dtype=torch.bool), ties).item() == rank
 
 
 @pytest.mark.parametrize(

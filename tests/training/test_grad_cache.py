@@ -19,7 +19,7 @@ from tests.mixtures.test_adapters import draw_adapters
 from tests.training.toy_examples import assert_same_gradients, make_examples, take_step, tokenize_in_memory
 
 COMPETITIVE = partial(objectives.competitive, standardised=0.0, regularizers=RegularizerWeights(flops_query=1e-3, flops_document=1e-3))
-BALANCED = partial(objectives.contrastive, regularizers=RegularizerWeights(load_balance=0.01))
+BALANCED = partial(objectives.contrastive, regularizers=RegularizerWeights(load_balance=0.01, entropy_of="batch"))
 KINDS = {
     "came": ("came:shared_layers=2,local_dim=8,normalise=true,routing=token,global_experts=3", COMPETITIVE),
     "dense": ("dense:pooling=mean,normalise=true", objectives.contrastive),

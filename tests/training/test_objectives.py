@@ -55,7 +55,7 @@ def batch(numbers, *, step=0, steps=10, ignored=(), teacher=None):
 IGNORED = ((0, 4), (1, 2), (2, 11))
 
 
-def by_loop(numbers, *, ignored=IGNORED, temperature=0.5):
+def by_loop(numbers, *, ignored=IGNORED, temperature=0.5, scope="own", ties="average"):
     """Each expert's loss, rank and share of each query."""
     toy_batch = batch(numbers, ignored=ignored)
     values = {"loss": {}, "rank": {}}
@@ -63,9 +63,9 @@ def by_loop(numbers, *, ignored=IGNORED, temperature=0.5):
         scores = toy_batch.queries[name].scores(toy_batch.documents[name]).tolist()
         for query, row in enumerate(scores):
             ignored_columns = {document for owner, document in ignored if owner == query}
-            others = ignored_columns | {column for column in range(Q * GROUP) if column // GROUP != query}
+            others = ignored_columns | ({column for column in range(Q * GROUP) if column // GROUP != query} if scope == "own" else set())
             values["loss"][name, query] = oracles.info_nce(row, query * GROUP, ignored_columns)
-            values["rank"][name, query] = oracles.positive_rank(row, query * GROUP, others)
+            values["rank"][name, query] = oracles.positive_rank(row, query * GROUP, others, ties)
     values["share"] = {}
     for query in range(Q):
         shares = oracles.expert_shares([values["rank"][name, query] for name in EXPERTS], temperature)
@@ -86,11 +86,13 @@ def test_contrastive_is_the_plain_sum_of_the_experts_losses_and_the_penalty():
         assert output.metrics[f"loss.{name}"] == pytest.approx(sum(expected["loss"][name, query] for query in range(Q)) / Q, rel=1e-5)
 
 
+@pytest.mark.parametrize("scope", ["own", "batch"])
+@pytest.mark.parametrize("ties", ["average", "optimistic", "pessimistic"])
 @pytest.mark.parametrize("temperature", [0.5, 2.0])
-def test_competitive_weighs_each_querys_losses_by_the_shares(temperature):
+def test_competitive_weighs_each_querys_losses_by_the_shares(scope, ties, temperature):
     numbers = make_leaves(1)
-    output = objectives.competitive(batch(numbers, ignored=IGNORED), standardised=0.0, temperature=temperature)
-    expected = by_loop(numbers, temperature=temperature)
+    output = objectives.competitive(batch(numbers, ignored=IGNORED), standardised=0.0, temperature=temperature, rank_scope=scope, ties=ties)
+    expected = by_loop(numbers, temperature=temperature, scope=scope, ties=ties)
     weighed = sum(expected["share"][key] * expected["loss"][key] for key in expected["loss"]) / Q
     assert output.loss.item() == pytest.approx(weighed + flops_penalties(numbers), rel=1e-5)
     entropy = -sum(share * math.log(share) for share in expected["share"].values()) / Q
@@ -124,14 +126,17 @@ def test_the_standardised_stage_is_the_plain_sum_or_the_mean():
     assert mean.loss.item() == pytest.approx(sum(by_loop(numbers)["loss"].values()) / Q / 3 + flops_penalties(numbers), rel=1e-5)
 
 
-def scored_batch(rows_by_expert):
+def scored_batch(rows_by_expert, *, ignored=()):
     """A batch whose experts have these scores [Q, N]: one-hot queries."""
     scores = {name: torch.tensor(rows, dtype=torch.float32) for name, rows in rows_by_expert.items()}
     queries, documents = next(iter(scores.values())).shape
+    mask = torch.zeros(queries, documents, dtype=torch.bool)
+    for query, document in ignored:
+        mask[query, document] = True
     sides = (EncoderOutput({name: Dense(torch.eye(queries).requires_grad_()) for name in scores}),
              EncoderOutput({name: Dense(rows.T.contiguous()) for name, rows in scores.items()}))  # fmt: skip
     kinds, speed = torch.zeros(queries, dtype=torch.int64), LearningSpeed(1, len(scores))
-    return objectives.EncodedBatch(*sides, torch.zeros(queries, documents, dtype=torch.bool), 0, 1, kinds=kinds, speed=speed)
+    return objectives.EncodedBatch(*sides, mask, 0, 1, kinds=kinds, speed=speed)
 
 
 def shares_of(toy_batch, **options):
@@ -143,8 +148,16 @@ def test_shares_by_loss_are_powers_of_the_positives_probabilities():
     scores = {"a": [[math.log(4), 0.0]], "b": [[0.0, 0.0]], "c": [[0.0, math.log(9)]]}  # probabilities .8, .5 and .1
     assert shares_of(scored_batch(scores), shares="loss", temperature=1) == pytest.approx([8 / 14, 5 / 14, 1 / 14], rel=1e-5)
     assert shares_of(scored_batch(scores), shares="loss", temperature=0.5) == pytest.approx([64 / 90, 25 / 90, 1 / 90], rel=1e-5)
-    others = {"a": [[math.log(3), 0, 0, 0], [0, 0, math.log(3), 0]], "b": [[0.0] * 4] * 2}  # 3/4 among its own two, 3/6 among four
-    assert shares_of(scored_batch(others), shares="loss", temperature=1) == pytest.approx([0.75 / 1.25, 0.5 / 1.25])
+
+
+def test_shares_by_loss_have_the_candidates_of_the_scope():
+    """Positive `ln 3` against zeros: probability 3/4 among its own two documents, 3/6 among the batch's four."""
+    scores = {"a": [[math.log(3), 0, 0, 0], [0, 0, math.log(3), 0]], "b": [[0.0] * 4] * 2}
+    options = {"shares": "loss", "temperature": 1}
+    assert shares_of(scored_batch(scores), **options) == pytest.approx([0.75 / 1.25, 0.5 / 1.25])
+    assert shares_of(scored_batch(scores), rank_scope="batch", **options) == pytest.approx([0.5 / 0.75, 0.25 / 0.75])
+    without = scored_batch(scores, ignored=((0, 2), (0, 3), (1, 0), (1, 1)))
+    assert shares_of(without, rank_scope="batch", **options) == pytest.approx([0.75 / 1.25, 0.5 / 1.25])
 
 
 @pytest.mark.parametrize("kind", objectives.SHARES)
@@ -196,6 +209,9 @@ SELF_DISTILLATION = r"self-distillation:start=.*: expected whole numbers from 0,
     "objective, options, message",
     [
         (objectives.competitive, {"standardised": 1.5}, "standardised=1.5: expected a ratio of the steps, 0 to 1"),
+        (objectives.competitive, {"rank_scope": "all"}, "rank_scope=all: expected own or batch"),
+        (objectives.competitive, {"ties": "none"}, "ties=none: expected one of average, optimistic, pessimistic"),
+        (objectives.competitive, {"shares": "best"}, "shares=best: expected one of rank, loss"),
         (objectives.competitive, {"temperature": 0.0}, "temperature=0.0: expected more than 0"),
         (objectives.competitive, {"shares": "learnability"}, "the batch has no kinds of queries"),
         (objectives.lce, {"temperature": 0.0}, "lce:temperature=0: expected more than 0"),

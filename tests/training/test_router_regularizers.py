@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from moeir.architectures.base import EncoderOutput
 from moeir.backbones.dispatch import RouterOutput
+from moeir.errors import UsageError
 from moeir.representations.dense import Dense
 from moeir.representations.sparse import Sparse
 from moeir.training import objectives, regularizers
@@ -21,17 +22,24 @@ def routing(rows):
     return RouterOutput.from_text_probabilities(torch.tensor(rows, dtype=torch.float32).requires_grad_())
 
 
+def mean_row(rows):
+    return [sum(column) / len(rows) for column in zip(*rows, strict=True)]
+
+
 @quick
 @given(chances)
 def test_entropy_and_load_balance_are_those_of_the_loop(counts):
     rows = [[count / sum(row) for count in row] for row in counts]
     assert regularizers.negative_entropy(routing(rows)).item() == pytest.approx(oracles.negative_entropy(rows), abs=1e-6)
+    together = oracles.negative_entropy([mean_row(rows)])
+    assert regularizers.negative_entropy(routing(rows), scope="batch").item() == pytest.approx(together, abs=1e-6)
     assert regularizers.load_balance(routing(rows)).item() == pytest.approx(oracles.load_balance(rows), abs=1e-5)
 
 
 def test_a_certain_router_has_finite_gradients():
     router = routing([[1.0, 0.0], [0.0, 1.0]])
-    (regularizers.negative_entropy(router) + regularizers.load_balance(router)).backward()
+    entropies = regularizers.negative_entropy(router) + regularizers.negative_entropy(router, scope="batch")
+    (entropies + regularizers.load_balance(router)).backward()
     assert router.probabilities.grad.isfinite().all()
 
 
@@ -63,12 +71,24 @@ LAYERS = ("layer2", "layer4")
 
 
 @pytest.mark.parametrize("objective", [objectives.contrastive, objectives.competitive])
-def test_entropy_is_asked_of_layers_on_both_sides_and_balance_of_every_router(objective):
+def test_entropy_is_asked_of_layers_on_both_sides_and_not_of_the_gate(objective):
     expected = sum(oracles.negative_entropy(side[name]) for name in LAYERS for side in (QUERIES, DOCUMENTS)) / 4
     assert penalty_cost(objective) == pytest.approx(0.01 * expected, abs=1e-6)
     assert penalty_cost(objective, entropy=0.5) == pytest.approx(0.5 * expected, rel=1e-4)
-    costs = [oracles.load_balance(2 * QUERIES[name] + DOCUMENTS[name]) for name in QUERIES]  # 2 queries and 4 documents weigh the same
-    assert penalty_cost(objective, entropy=0.0, load_balance=2.0) == pytest.approx(2.0 * sum(costs) / len(costs), rel=1e-4)
+    assert penalty_cost(objective, entropy=0.5, entropy_sign="as-printed") == pytest.approx(-0.5 * expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("objective", [objectives.contrastive, objectives.competitive])
+@pytest.mark.parametrize("by_side", [False, True])
+def test_balance_is_of_both_sides_together_or_of_each(objective, by_side):
+    means = {name: [mean_row(side[name]) for side in (QUERIES, DOCUMENTS)] for name in LAYERS}
+    rows = [[row] for name in LAYERS for row in (means[name] if by_side else [mean_row(means[name])])]
+    expected = sum(map(oracles.negative_entropy, rows)) / len(rows)
+    assert penalty_cost(objective, entropy=0.5, entropy_of="batch", by_side=by_side) == pytest.approx(0.5 * expected, rel=1e-4)
+    # together, 2 queries and 4 documents weigh the same
+    sides = {name: [QUERIES[name], DOCUMENTS[name]] if by_side else [2 * QUERIES[name] + DOCUMENTS[name]] for name in QUERIES}
+    costs = [oracles.load_balance(decisions) for name in sides for decisions in sides[name]]
+    assert penalty_cost(objective, entropy=0.0, load_balance=2.0, by_side=by_side) == pytest.approx(2.0 * sum(costs) / len(costs), rel=1e-4)
 
 
 PERFECT = {"layer2": [[0.99, 0.01]] * 2}, {"layer2": [[0.01, 0.99]] * 4}
@@ -114,6 +134,15 @@ def test_without_routers_there_is_neither_cost_nor_fact():
     output = objectives.contrastive(training_batch, regularizers=RegularizerWeights(entropy=9.0, load_balance=9.0))
     assert output.metrics.keys() == {"loss", "loss.global", "uniform_loss"}
     assert output.loss == output.metrics["loss.global"]
+
+
+@pytest.mark.parametrize("options, message", [
+    ({"entropy_sign": "minus"}, "entropy_sign=minus: expected maximise or as-printed"),
+    ({"entropy_of": "text"}, "entropy_of=text: expected instance or batch"),
+])  # fmt: skip
+def test_unknown_words_are_refused(options, message):
+    with pytest.raises(UsageError, match=message):
+        RegularizerWeights(**options)
 
 
 def flops_cost(summed_experts, step=0, **options):

@@ -17,8 +17,7 @@ from moeir.mixtures import router
 from moeir.representations.multivector import MultiVector
 from moeir.training import objectives, retrieval_task, text_stream
 from moeir.training.engine import DataParallel
-from moeir.training.sampling import ShardSpec, shard_texts
-from moeir.training.token_cache import TokenCache
+from moeir.training.token_cache import ShardSpec, TokenCache, shard_texts
 from moeir.training.trainer import _sum_frozen_bytes
 from tests.processes import (
     assert_same_training,

@@ -5,7 +5,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -130,14 +130,14 @@ class Pretraining(nn.Module, ABC):
         following = self.process_group.all_gather(parts, "the vectors of a step")[(self.process_group.rank + 1) % self.process_group.size]
         return torch.cat([torch.cat([part[1:], other[:1]]) for part, other in zip(parts, following, strict=True)])
 
-    def combine_losses(self, parts: Mapping[str, TokenLoss], weights: Mapping[str, float] | None = None) -> tuple[Tensor, StepMetrics]:
+    def combine_losses(self, parts: Mapping[str, TokenLoss]) -> tuple[Tensor, StepMetrics]:
         """Weighted sum of the parts and the metrics `loss`, `loss.PART`, `accuracy.PART`.
 
-        `weights` are by part, or by the first word of its name (`mlm` of `mlm.query`); a part without one has 1.
+        `self.weights` are by the first word of a part's name (`mlm` of `mlm.query`); a part without one has 1.
         For decoders that were measured also `bottleneck_gain.PART`, and `bottleneck_gain`, their mean.
         With several processes the metrics are those of the whole batch, and the gradients of the processes add up to the whole batch's.
         """
-        factors = [(weights or {}).get(name, (weights or {}).get(name.partition(".")[0], 1.0)) for name in parts]
+        factors = [self.weights.get(name.partition(".")[0], 1.0) for name in parts]
         values = [factor * part.value for factor, part in zip(factors, parts.values(), strict=True)]
         names = ["loss", *(f"loss.{name}" for name in parts), *(f"accuracy.{name}" for name in parts)]
         value, correct = (torch.stack([getattr(part, name).detach() for part in parts.values()]).double() for name in ("value", "correct"))
@@ -152,14 +152,11 @@ class Pretraining(nn.Module, ABC):
             [value if part.is_global else value * share for value, part, share in zip(values, parts.values(), owned, strict=True)]
         )
         total_loss = torch.stack([factor * mean for factor, mean in zip(factors, means, strict=True)]).sum()
-        measured = {name: gain for (name, part), gain in zip(parts.items(), gains, strict=True) if part.gain is not None}
-        return loss.sum(), dict(zip(names, [total_loss, *means, *shares], strict=True)) | _gain_metrics(measured)
-
-
-def _gain_metrics(gains: Mapping[str, Any]) -> StepMetrics:
-    """Metrics of gains: each, and their mean."""
-    measured = {f"{BOTTLENECK_GAIN}.{name}": gain for name, gain in gains.items()}
-    return measured | {BOTTLENECK_GAIN: sum(measured.values()) / len(measured)} if measured else {}
+        facts: StepMetrics = dict(zip(names, [total_loss, *means, *shares], strict=True))
+        measured = {f"{BOTTLENECK_GAIN}.{name}": gain for name, gain in zip(parts, gains, strict=True) if parts[name].gain is not None}
+        if measured:
+            facts |= measured | {BOTTLENECK_GAIN: sum(measured.values()) / len(measured)}
+        return loss.sum(), facts
 
 
 def vocabulary_loss(states: Tensor, targets: Tensor, encoder: Encoder) -> TokenLoss:

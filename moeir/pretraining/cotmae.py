@@ -37,7 +37,7 @@ class Cotmae(Pretraining):
             return mlm_loss(states, texts, encoded.encoder)
 
         decoder_loss = self.decoder_loss(encoded.vectors, decode, blocks=2)
-        return self.combine_losses(self.mlm_losses({"mlm": encoded}) | {"decoder": decoder_loss}, self.weights)
+        return self.combine_losses(self.mlm_losses({"mlm": encoded}) | {"decoder": decoder_loss})
 
 
 class CotmaeQc(Pretraining):
@@ -70,4 +70,4 @@ class CotmaeQc(Pretraining):
         encoded = self.encode(batch.anchors)
         decode = partial(self.decoder, texts=batch.contexts, encoder=encoded.encoder)
         decoder_loss = self.decoder_loss(encoded.vectors, decode)
-        return self.combine_losses(self.mlm_losses({"mlm": encoded}) | {"decoder": decoder_loss}, self.weights)
+        return self.combine_losses(self.mlm_losses({"mlm": encoded}) | {"decoder": decoder_loss})

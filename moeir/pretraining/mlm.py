@@ -38,7 +38,7 @@ class Condenser(Pretraining):
 
     def forward(self, batch: PretrainingBatch) -> tuple[Tensor, StepMetrics]:
         """Parts `mlm` (late) and `head`."""
-        return self.combine_losses(condenser_losses(self, self.decoder, self.encode(batch.anchors)), self.weights)
+        return self.combine_losses(condenser_losses(self, self.decoder, self.encode(batch.anchors)))
 
 
 def condenser_losses(objective: Pretraining, head: BidirectionalDecoder, encoded: EncodedTexts, *, blocks: int = 1) -> dict[str, TokenLoss]:
@@ -74,7 +74,7 @@ class Cocondenser(Pretraining):
         assert batch.contexts is not None
         encoded = self.encode(concatenate_texts(batch.anchors, batch.contexts))
         contrastive = span_contrastive_loss(self._gather_vectors(encoded.vectors))
-        return self.combine_losses(condenser_losses(self, self.decoder, encoded, blocks=2) | {"contrastive": contrastive}, self.weights)
+        return self.combine_losses(condenser_losses(self, self.decoder, encoded, blocks=2) | {"contrastive": contrastive})
 
     def _gather_vectors(self, vectors: Tensor) -> Tensor:
         """Vectors of all processes: first all anchors, then all contexts; only this process's have a gradient."""

@@ -71,7 +71,7 @@ class Mote(Pretraining):
                 vectors = encoded[side].vectors if kind == "dense" else self.sparse_bottleneck(encoded[side])
                 decode = partial(self.decoder, texts=targets, encoder=encoded[side].encoder)
                 parts[f"{kind}.{side}"] = self.decoder_loss(vectors, decode)
-        return self.combine_losses(parts, self.weights)
+        return self.combine_losses(parts)
 
     def _for_expert_side(self, texts: MaskedTexts) -> MaskedTexts:
         """Texts with the side whose expert encodes them."""

@@ -7,7 +7,7 @@ span with most of these characters.
 
 import random
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from pathlib import Path
@@ -78,7 +78,7 @@ def build_span_cache(
         names, count = AppendableText(target / "ids.txt"), 0
         with meter("tokenizing documents") as counter:
             for chunk in chunk_texts(texts.read_texts(corpus, keep_empty=keep_empty)):
-                _append_spans(files, chunk, tokenizer, lambda text, characters: split_into_spans(text, characters, maximum, short, seed))
+                _append_spans(files, chunk, tokenizer, maximum, short, seed)
                 names.append(text.id for text in chunk)
                 count += len(chunk)
                 counter.advance(len(chunk))
@@ -95,22 +95,13 @@ def build_span_cache(
     return SpanCache(cache, ids, SpanBoundaries(sentences, spans, documents, maximum), ends)
 
 
-def _append_spans(
-    files: TokenFileWriter,
-    chunk: Sequence[Text],
-    tokenizer: TextTokenizer,
-    split: Callable[[Text, Sequence[int]], tuple[list[int], list[int]]],
-) -> None:
+def _append_spans(files: TokenFileWriter, chunk: Sequence[Text], tokenizer: TextTokenizer, maximum: int, short: float, seed: int) -> None:
     """Tokenize a chunk of documents, split them into spans and append them to the files."""
-    ids: list[int] = []
-    sentences: list[int] = []
-    spans: list[int] = []
-    documents: list[int] = []
-    ends: list[int] = []
+    ids, sentences, spans, documents, ends = (list[int]() for _ in SPAN_ARRAYS)
     first_token, first_sentence, first_span = map(files.rows, SPAN_ARRAYS[:3])
     tokenized = tokenizer.encode_with_offsets([text.content for text in chunk])
     for text, (tokens, characters) in zip(chunk, tokenized, strict=True):
-        begins, firsts = split(text, characters)
+        begins, firsts = split_into_spans(text, characters, maximum, short, seed)
         documents.append(first_span + len(spans))
         ends += [characters[begins[first]] for first in firsts[1:]] + [len(text.content)] * bool(firsts)
         spans += [first_sentence + len(sentences) + first for first in firsts]
@@ -171,15 +162,16 @@ def build_query_cache(
 ) -> QueryCache:
     """The query cache of a corpus, from `folder` if it exists, otherwise built. `digests` identify the files of queries; those without a
     token are left out."""
+    document_count = len(corpus.boundaries.documents) - 1
     sources = {"documents": [manifests.compute_digest(corpus.folder)], "tokenizer": [tokenizer.digest], "queries": list(digests)}
     record = {"stage": "pretrain", "settings": {"form": CACHE_VERSION}, "sources": sources}
 
     def fill(target: Path) -> dict[str, int]:
-        rows, owners, empty = _OwnerRows(corpus), array("q"), 0
+        owners, empty = array("q"), 0
         files = TokenFileWriter(target, dict.fromkeys(QUERY_ARRAYS, np.int64) | {"ids": tokenizer.id_dtype})
         files.append(starts=[0])
         with meter("tokenizing queries") as counter:
-            for chunk in texts.split_chunks(_generated_pairs(queries, rows), CHUNK_QUERIES):
+            for chunk in texts.split_chunks(_generated_pairs(queries, corpus), CHUNK_QUERIES):
                 token_lists = tokenizer.encode([query for query, _ in chunk], special=False)
                 owners.extend(row for tokens, (_, row) in zip(token_lists, chunk, strict=True) if tokens)
                 sizes = [len(tokens) for tokens in token_lists if tokens]
@@ -188,43 +180,34 @@ def build_query_cache(
                 counter.advance(len(chunk))
         if not owners:
             raise DataError(f"{', '.join(map(str, queries))}: no query for a document of the corpus")
-        counts = np.bincount(owners, minlength=rows.documents + len(corpus))
+        counts = np.bincount(owners, minlength=document_count + len(corpus))
         files.append(links=np.argsort(owners, kind="stable"), offsets=np.concatenate([[0], np.cumsum(counts)]))
         files.close()
         return {"queries": len(owners), "empty": empty}
 
     cache = memmap.get_or_build(folder, "queries", record, fill, rebuild="stdin" in digests)
-    return QueryCache(*open_arrays(cache, QUERY_ARRAYS), len(corpus.boundaries.documents) - 1)
+    return QueryCache(*open_arrays(cache, QUERY_ARRAYS), document_count)
 
 
-class _OwnerRows:
-    """What queries belong to: rows 0 … N - 1 are the documents of a corpus, rows from N its spans."""
-
-    def __init__(self, corpus: SpanCache) -> None:
-        self._rows = {name: row for row, name in enumerate(corpus.document_ids())}
-        self.documents, self._corpus = len(self._rows), corpus
-
-    def find(self, name: str, file: Path) -> int:
-        """The row of a document, or of the span with most of the characters `DOCUMENT#char=BEGIN,END`; of equal ones the first."""
-        if (row := self._rows.get(name)) is not None:
-            return row
-        document, begin, end = generated_queries.parse_span_id(name) or (name, 0, 0)
-        if (row := self._rows.get(document)) is None:
-            raise DataError(f"{file}: has queries of document {document!r}, which is not in the corpus")
-        first, after = self._corpus.boundaries.documents[row : row + 2]
-        ends = self._corpus.character_ends[first:after]
-        length = int(ends[-1]) if len(ends) else 0
-        if not begin < end <= length:
-            raise DataError(
-                f"{file}: has queries of {name!r}: expected #char=BEGIN,END with BEGIN < END <= {length}, its characters with the title"
-            )
-        overlaps = np.minimum(ends, end) - np.maximum(np.concatenate([[0], ends[:-1]]), begin)
-        return self.documents + int(first) + int(overlaps.argmax())
-
-
-def _generated_pairs(files: Sequence[Path], rows: _OwnerRows) -> Iterator[tuple[str, int]]:
-    """Queries generated for one document or span each, with its row."""
+def _generated_pairs(files: Sequence[Path], corpus: SpanCache) -> Iterator[tuple[str, int]]:
+    """Queries generated for one document or span each, with its row: of N documents 0 … N - 1, of spans from N on."""
+    rows = {name: row for row, name in enumerate(corpus.document_ids())}
     for file in files:
         for record in generated_queries.read_generated_queries(file, allow_empty=len(files) > 1):
-            row = rows.find(record.id, file)
+            row = rows[record.id] if record.id in rows else len(rows) + _find_span(corpus, rows, record.id, file)
             yield from ((query, row) for query in record.queries)
+
+
+def _find_span(corpus: SpanCache, rows: Mapping[str, int], name: str, file: Path) -> int:
+    """The number of the span with most of the characters `DOCUMENT#char=BEGIN,END`; of equal ones the first."""
+    document, begin, end = generated_queries.parse_span_id(name) or (name, 0, 0)
+    if (row := rows.get(document)) is None:
+        raise DataError(f"{file}: has queries of document {document!r}, which is not in the corpus")
+    first, after = corpus.boundaries.documents[row : row + 2]
+    ends = corpus.character_ends[first:after]
+    length = int(ends[-1]) if len(ends) else 0
+    if not begin < end <= length:
+        expected = f"expected #char=BEGIN,END with BEGIN < END <= {length}, its characters with the title"
+        raise DataError(f"{file}: has queries of {name!r}: {expected}")
+    overlaps = np.minimum(ends, end) - np.maximum(np.concatenate([[0], ends[:-1]]), begin)
+    return int(first) + int(overlaps.argmax())

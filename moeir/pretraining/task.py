@@ -89,7 +89,6 @@ class HeldOutLoss:
         process_group, device = model.process_group, next(model.parameters()).device
         batches = (self._sampler.batch_at(number, process_group.rank, process_group.size) for number in range(self._batches))
         parts = [self._task.compute(batch.to(device), device, measures_bottleneck=True)[1] for batch in batches]
-        model.train()
         means = {name: sum(float(part[name]) for part in parts) / len(parts) for name in parts[0]}
         losses = {f"dev.{name.removeprefix('loss.')}.loss": value for name, value in means.items() if name.startswith("loss.")}
         gain = {f"dev.{BOTTLENECK_GAIN}": means[BOTTLENECK_GAIN]} if BOTTLENECK_GAIN in means else {}

@@ -210,8 +210,9 @@ class DevEvaluator:
         """Metrics of the weights after `step` steps; `best` records the measure."""
         gains: dict[str, float] = {}
         if self.loss is None:
-            note = None if self.competition is None else lambda runs: gains.update(self.competition.compare(step, runs, self.dev_set))
-            metrics = evaluate(self.checkpoint, self.dev_set, self.dtype, self.process_group, note)
+            metrics, runs = evaluate(self.checkpoint, self.dev_set, self.dtype, self.process_group)
+            if self.competition is not None and self.process_group.is_main:
+                gains = self.competition.compare(step, runs, self.dev_set)
         else:
             metrics = evaluate_loss(self.checkpoint, self.dev_set, self.loss, self.dtype, self.process_group)
         measure = self.dev_set.measure
@@ -229,25 +230,15 @@ class DevEvaluator:
 
 
 def evaluate(
-    checkpoint: RetrievalModel,
-    dev_set: DevSet,
-    dtype: torch.dtype,
-    process_group: ProcessGroup = SINGLE_PROCESS,
-    note: Callable[[Mapping[str, Run]], None] | None = None,
-) -> dict[str, float]:
-    """The measure of the fused run, then of each expert's, as `dev.fused.nDCG@10`; the architecture's training mode is restored.
-
-    The main process calls `note` with the runs.
-    """
-    training = checkpoint.architecture.training
-    runs = search_exact(checkpoint, dev_set, dtype, process_group)
-    checkpoint.architecture.train(training)
-    if note is not None and process_group.is_main:
-        note(runs)
-    measure = measures.parse_measure(dev_set.measure)
-    names = [FUSED, *(name for name in runs if name != FUSED)]
-    values = [measures.aggregate_values(measures.evaluate_run(runs[name], dev_set.qrels, [measure])) for name in names]
-    return {f"dev.{name}.{dev_set.measure}": value[str(measure)] for name, value in zip(names, values, strict=True)}
+    checkpoint: RetrievalModel, dev_set: DevSet, dtype: torch.dtype, process_group: ProcessGroup = SINGLE_PROCESS
+) -> tuple[dict[str, float], dict[str, Run]]:
+    """The measure of the fused run, then of each expert's, as `dev.fused.nDCG@10`; and the runs."""
+    runs, measure = search_exact(checkpoint, dev_set, dtype, process_group), measures.parse_measure(dev_set.measure)
+    values = {}
+    for name in sorted(runs, key=lambda name: name != FUSED):
+        by_query = measures.evaluate_run(runs[name], dev_set.qrels, [measure])
+        values[f"dev.{name}.{dev_set.measure}"] = measures.aggregate_values(by_query)[str(measure)]
+    return values, runs
 
 
 @torch.no_grad()
@@ -258,7 +249,6 @@ def evaluate_loss(
 
     Sokli et al. 2025 keep the weights with the lowest validation loss. Processes share the batches.
     """
-    training = checkpoint.architecture.training
     checkpoint = replace(checkpoint, calibration=dict.fromkeys(checkpoint.architecture.representation_kinds, 1.0))  # as in training
     batches = list(dev_set.batches(loss.batch_size))
     process_group = process_group if len(batches) >= process_group.size else SINGLE_PROCESS
@@ -272,7 +262,6 @@ def evaluate_loss(
         metrics = loss.objective(EncodedBatch(queries, documents, ignored, loss.steps - 1, loss.steps)).metrics
         names = ["loss", *(name for name in metrics if name.startswith("loss."))]
         rows.append([float(metrics[name]) * len(ids.queries) for name in names])
-    checkpoint.architecture.train(training)
     sums = torch.tensor(rows, dtype=torch.float64, device=checkpoint.device).sum(0)
     parts_by_rank = process_group.all_gather([sums], "the development set")
     means = torch.stack([part for (part,) in parts_by_rank]).sum(0) / len(dev_set.queries)

@@ -66,22 +66,17 @@ def competitive(
         raise UsageError(f"competitive:standardised={standardised}: expected a ratio of the steps, 0 to 1")
     score_matrices, names = batch_scores(batch), list(batch.queries.score_groups)
     losses_by_score, facts = contrastive_per_score(batch, score_matrices)
-    flops_penalty, flops_facts = regularizers.flops_penalty(batch.queries, batch.documents, batch.step)
-    router_penalty, router_facts = regularizers.router_penalty(batch.queries, batch.documents)
-    first_step = round(standardised * batch.steps)
     ranks, quality = _rank_positives(batch, losses_by_score, {name: score_matrices[name] for name in names}, shares, rank_scope, ties)
     weights = competition.expert_shares(quality, temperature)
     if permuted:
         weights = competition.permute_queries(weights, batch.step)
     share_facts = _competition_metrics(names, ranks, weights)
-    competing = batch.step >= first_step
+    competing = batch.step >= round(standardised * batch.steps)
     if not competing:
         weights = torch.ones_like(weights) / (len(weights) if normalise_standardised else 1)
     owners = [names.index(name if name in names else name.rpartition(".")[0]) for name in losses_by_score]  # of global.64 it is global
-    loss = (torch.stack([weights[owner] for owner in owners]) * torch.stack(batch.weigh(losses_by_score))).sum(0).mean()
-    total = loss + flops_penalty + router_penalty
-    facts |= flops_facts | router_facts | {"competing": float(competing)} | share_facts
-    return ObjectiveOutput(total, {"loss": total.detach(), **facts})
+    output = _sum_losses(batch, losses_by_score, facts, regularizers, torch.stack([weights[owner] for owner in owners]))
+    return replace(output, metrics={**output.metrics, "competing": float(competing), **share_facts})
 
 
 def kl(
@@ -249,12 +244,16 @@ def _distillation_loss(
 
 
 def _sum_losses(
-    batch: EncodedBatch, losses_by_score: dict[str, Tensor], facts: StepMetrics, regularizers: RegularizerWeights
+    batch: EncodedBatch,
+    losses_by_score: dict[str, Tensor],
+    facts: StepMetrics,
+    regularizers: RegularizerWeights,
+    shares: Tensor | float = 1.0,
 ) -> ObjectiveOutput:
-    """Mean over queries of the summed losses, plus every regularizer."""
+    """Mean over queries of the summed losses, each times its share [scores, Q], plus every regularizer."""
     flops_penalty, flops_facts = regularizers.flops_penalty(batch.queries, batch.documents, batch.step)
     router_penalty, router_facts = regularizers.router_penalty(batch.queries, batch.documents)
-    loss = torch.stack(batch.weigh(losses_by_score)).sum(0).mean() + flops_penalty + router_penalty
+    loss = (shares * torch.stack(batch.weigh(losses_by_score))).sum(0).mean() + flops_penalty + router_penalty
     return ObjectiveOutput(loss, {"loss": loss.detach(), **facts, **flops_facts, **router_facts})
 
 

@@ -21,8 +21,8 @@ from moeir.training import grad_cache
 from moeir.training.competition import LearningSpeed
 from moeir.training.losses import EncodedBatch, ObjectiveOutput
 from moeir.training.objectives import all_gather_encoded
-from moeir.training.sampling import BatchSampler, ShardedTexts, ShardSpec
-from moeir.training.token_cache import TokenizedBatch, TrainingTexts, prefetch_batches
+from moeir.training.sampling import BatchSampler
+from moeir.training.token_cache import ShardedTexts, ShardSpec, TokenizedBatch, TrainingTexts, prefetch_batches
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class RetrievalTask:
             with autocast(self.dtype, str(device)) if self.max_tokens is None else nullcontext():
                 queries = self._encode_side(tokenized.queries, f"queries of step {step + 1}")
                 documents = self._encode_side(tokenized.documents, f"documents of step {step + 1}")
-            kinds = tokenized.kinds
+            kinds = None if tokenized.kinds is None else tokenized.kinds.to(device, non_blocking=True)
             output = self.objective(EncodedBatch(queries, documents, ignored, step, self.steps, teacher, kinds=kinds, speed=self.speed))
         _check_output(output)
         return output.loss, output.metrics, tokenized.queries.total_tokens + tokenized.documents.total_tokens

@@ -1,4 +1,4 @@
-"""Sampling: the queries and documents of each step as a pure function of the step, and how processes share the texts of a batch.
+"""Sampling: the queries and documents of each step as a pure function of the step.
 
 The documents of a query depend on (seed, epoch, query) alone, the queries of a batch on (seed, epoch) and their rows in the file, and the
 order of several data sets on (seed, epoch).
@@ -7,20 +7,17 @@ order of several data sets on (seed, epoch).
 import logging
 import math
 import random
-from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
-from moeir.backbones.packed_tokens import PackedTokens, TensorFields
 from moeir.errors import DataError, UsageError
-from moeir.kernels.token_budget import split_by_tokens
 from moeir.records.examples import Example
 
 log = logging.getLogger(__name__)
@@ -234,56 +231,3 @@ def check_batch_size(sampler: EpochSampler, processes: int, *, pairs: bool) -> N
     if texts < processes:
         reason = f"{texts} {'pairs' if pairs else 'queries'} are too few for {processes} processes, which share each batch"
         raise UsageError(f"--batch-size {sampler.batch_size}: {reason}")
-
-
-class TokenRows(Protocol):
-    """Texts as rows of tokens: row n has the tokens starts[n] to starts[n + 1]."""
-
-    @property
-    def starts(self) -> Numbers:
-        """[n+1]."""
-
-    def pack(self, rows: Sequence[int], side: str) -> PackedTokens:
-        """The texts of `rows`, in that order."""
-
-
-@dataclass(frozen=True)
-class ShardSpec:
-    """The part of a batch that a process encodes, as number `rank` of `size`, in parts of `max_tokens` tokens (None: one part)."""
-
-    rank: int = 0
-    size: int = 1
-    max_tokens: int | None = None
-
-
-SINGLE_SHARD = ShardSpec()
-
-
-@dataclass(frozen=True)
-class ShardedTexts(TensorFields):
-    """A process's share of the texts of a side, in the parts that are encoded one after another, each sorted by length.
-
-    With the parts of all processes end to end, text i of the batch is number restore_order[i]; where `restore_order` is None it is
-    number i. `total_tokens` are those of all processes.
-    """
-
-    parts: tuple[PackedTokens, ...]
-    restore_order: Tensor | None
-    total_tokens: int
-
-
-def shard_texts(texts: TokenRows, rows: Sequence[int], side: str, shard: ShardSpec) -> ShardedTexts:
-    """The texts of `rows` shared by length: processes have equal work, and the texts of a part have nearly the same length."""
-    row_array = np.asarray(rows, dtype=np.int64)
-    sizes = texts.starts[row_array + 1] - texts.starts[row_array]
-    total = int(sizes.sum())
-    if shard.size == 1 and (shard.max_tokens is None or total <= shard.max_tokens):
-        return ShardedTexts((texts.pack(rows, side).sort_by_length(),), None, total)
-    by_length = np.argsort(sizes, kind="stable")
-    round_number, position = np.divmod(np.arange(len(row_array)), shard.size)
-    owners = np.where(round_number % 2, shard.size - 1 - position, position)  # back and forth, so that no one always gets the longer text
-    own = by_length[owners == shard.rank]
-    batches = split_by_tokens(sizes[own].tolist(), shard.max_tokens or total)
-    parts = tuple(texts.pack(row_array[own[first:last]].tolist(), side).sort_by_length() for first, last in batches)
-    order = by_length[np.argsort(owners, kind="stable")]
-    return ShardedTexts(parts, torch.from_numpy(np.argsort(order, kind="stable")), total)

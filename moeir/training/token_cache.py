@@ -1,6 +1,7 @@
 """Token cache: texts are tokenized once, by a checkpoint's reading rules, and stay on disk for every step, restart and later training.
 
-A cache is a folder named by the digest of texts, tokenizer and rules. Batches are prefetched in a thread.
+A cache is a folder named by the digest of texts, tokenizer and rules. Processes share the texts of a batch, and batches are prefetched in a
+thread.
 """
 
 import hashlib
@@ -19,13 +20,14 @@ from torch import Tensor
 from moeir.architectures.checkpoint import RetrievalModel
 from moeir.architectures.cross_encoder import PairTokenizer
 from moeir.artifacts import manifests, memmap
-from moeir.backbones.packed_pairs import RaggedIds, concatenate_ranges
+from moeir.backbones.packed_pairs import PackedPairs, RaggedIds, concatenate_ranges
 from moeir.backbones.packed_tokens import Numbers, PackedTokens, TensorFields
 from moeir.backbones.prefetch import StepPrefetcher
 from moeir.backbones.token_files import TokenFileWriter, chunk_texts, open_arrays
 from moeir.console import meter
 from moeir.errors import DataError
-from moeir.training.sampling import SINGLE_SHARD, BatchIds, BatchSampler, ShardedTexts, ShardSpec, shard_texts
+from moeir.kernels.token_budget import split_by_tokens
+from moeir.training.sampling import BatchIds, BatchSampler
 from moeir.training.text_stream import RowIndex, TextStream
 
 CACHE_VERSION = 2  # of the files of a cache, and of how a checkpoint tokenizes
@@ -45,6 +47,48 @@ class TokenCache(RaggedIds):
         row_array = np.asarray(rows, dtype=np.int64)
         begins, sizes = self.starts[row_array], self.starts[row_array + 1] - self.starts[row_array]
         return PackedTokens.from_arrays(self.ids[concatenate_ranges(begins, sizes)], sizes, side, self.silent[row_array])
+
+
+@dataclass(frozen=True)
+class ShardSpec:
+    """The part of a batch that a process encodes, as number `rank` of `size`, in parts of `max_tokens` tokens (None: one part)."""
+
+    rank: int = 0
+    size: int = 1
+    max_tokens: int | None = None
+
+
+SINGLE_SHARD = ShardSpec()
+
+
+@dataclass(frozen=True)
+class ShardedTexts(TensorFields):
+    """A process's share of the texts of a side, in the parts that are encoded one after another, each sorted by length.
+
+    With the parts of all processes end to end, text i of the batch is number restore_order[i]; where `restore_order` is None it is
+    number i. `total_tokens` are those of all processes.
+    """
+
+    parts: tuple[PackedTokens, ...]
+    restore_order: Tensor | None
+    total_tokens: int
+
+
+def shard_texts(texts: TokenCache | PackedPairs, rows: Sequence[int], side: str, shard: ShardSpec) -> ShardedTexts:
+    """The texts of `rows` shared by length: processes have equal work, and the texts of a part have nearly the same length."""
+    row_array = np.asarray(rows, dtype=np.int64)
+    sizes = texts.starts[row_array + 1] - texts.starts[row_array]
+    total = int(sizes.sum())
+    if shard.size == 1 and (shard.max_tokens is None or total <= shard.max_tokens):
+        return ShardedTexts((texts.pack(rows, side).sort_by_length(),), None, total)
+    by_length = np.argsort(sizes, kind="stable")
+    round_number, position = np.divmod(np.arange(len(row_array)), shard.size)
+    owners = np.where(round_number % 2, shard.size - 1 - position, position)  # back and forth, so that no one always gets the longer text
+    own = by_length[owners == shard.rank]
+    batches = split_by_tokens(sizes[own].tolist(), shard.max_tokens or total)
+    parts = tuple(texts.pack(row_array[own[first:last]].tolist(), side).sort_by_length() for first, last in batches)
+    order = by_length[np.argsort(owners, kind="stable")]
+    return ShardedTexts(parts, torch.from_numpy(np.argsort(order, kind="stable")), total)
 
 
 @dataclass(frozen=True)
@@ -128,15 +172,19 @@ def build_token_cache(folder: Path, stream: TextStream, checkpoint: RetrievalMod
     record = {"stage": "finetune", "settings": settings, "sources": {"texts": [stream.digest], "tokenizer": [checkpoint.tokenizer.digest]}}
 
     def fill(cache_folder: Path) -> dict[str, Any]:
-        files, digest = (
-            TokenFileWriter(cache_folder, {"ids": checkpoint.tokenizer.id_dtype, "starts": np.int64, "silent": np.int32}),
-            hashlib.sha256(),
-        )
+        files = TokenFileWriter(cache_folder, {"ids": checkpoint.tokenizer.id_dtype, "starts": np.int64, "silent": np.int32})
+        files.append(starts=[0])
+        digest = hashlib.sha256()
         checkpoint.truncation.clear()  # of a fitted head's texts
         with meter("reading tokens of texts", stream.count) as counter:
             for (side, prompt), texts_of_side in groupby(stream.stream(), key=lambda text: (text.side, text.prompt)):
                 for chunk in chunk_texts(texts_of_side):
-                    _append_tokens(files, *checkpoint.token_ids([text.content for text in chunk], side, prompt))
+                    tokens, silent = checkpoint.token_ids([text.content for text in chunk], side, prompt)
+                    files.append(
+                        starts=files.rows("ids") + np.cumsum([len(ids) for ids in tokens]),
+                        ids=np.fromiter(chain.from_iterable(tokens), dtype=np.int64),
+                        silent=silent or [0] * len(chunk),
+                    )
                     for text in chunk:
                         digest.update(text.digest_bytes)
                     counter.advance(len(chunk))
@@ -165,12 +213,3 @@ def _template_fingerprint(checkpoint: RetrievalModel) -> dict[str, Any]:
         return {"parts": pairs.field_indices, "separate": pairs.separate, **context}
     [empty], lengths = checkpoint.tokenizer.encode([""]), checkpoint.input_config
     return {side: checkpoint.architecture.truncate_and_mark([empty], side, lengths.max_length(side)) for side in ("query", "document")}
-
-
-def _append_tokens(files: TokenFileWriter, texts: Sequence[Sequence[int]], silent: Sequence[int] | None) -> None:
-    first = [] if files.rows("starts") else [0]
-    files.append(
-        starts=[*first, *(files.rows("ids") + np.cumsum([len(text) for text in texts]))],
-        ids=np.fromiter(chain.from_iterable(texts), dtype=np.int64),
-        silent=[0] * len(texts) if silent is None else silent,
-    )

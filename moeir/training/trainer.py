@@ -159,9 +159,9 @@ def train(
         log.info("continuing after step %d of %d", state.step, schedule.steps)
     model.train()
     with track(state.step) as log_step:
-        parts = process_group, torch.device(device), checkpoint, objective_state
+        parts = process_group, torch.device(device), folder, checkpoint, objective_state
         trainer = _Trainer(task, run, schedule, optimiser, log_step, evaluator, *parts)
-        done = _train_steps(trainer, state, folder, log_every or (LOG_EVERY if trainer.device.type == "cuda" else 1))
+        done = trainer.run(state, log_every or (LOG_EVERY if trainer.device.type == "cuda" else 1))
     model.eval()
     if not bool(torch.stack([parameter.isfinite().all() for parameter in model.parameters() if parameter.requires_grad]).all()):
         raise MoeirError(f"step {done['step']}: the weights contain NaN or Inf; {LOWER_RATE_ADVICE}")
@@ -176,50 +176,6 @@ def train(
     return counts | {"development": evaluator.manifest_entry() | values | {"stopped_after": stopped_after}}
 
 
-def _train_steps(trainer: "_Trainer", state: resume_state.TrainingState, folder: Path, log_every: int) -> dict[str, Any]:
-    """Train from the resumed step to the end; returns the metrics of the last step."""
-    schedule, best, evaluator = trainer.schedule, state.best, trainer.evaluator
-    monitor = training_monitor.replay(training_monitor.read_metrics_prefix(folder / METRICS_FILE, state.metrics_bytes))
-    is_main = trainer.process_group.is_main
-    metrics_path = folder / METRICS_FILE if is_main else Path(os.devnull)
-    with open(metrics_path, "ab") as metrics_file, console.meter("training", schedule.steps, done=state.step) as meter:
-        if is_main:
-            metrics_file.truncate(state.metrics_bytes)
-        last_save = last_trim = time.monotonic()
-        for step in range(state.step, schedule.steps):
-            trainer.step(step)
-            is_last = step + 1 == schedule.steps
-            save_due = is_main and (time.monotonic() - last_save) / 60 >= schedule.save_minutes
-            evaluation_due = evaluator is not None and ((step + 1) % evaluator.every == 0 or is_last)
-            checkpoint_due = trainer.checkpoint is not None and (step + 1) % trainer.checkpoint[0] == 0 and not is_last
-            if len(trainer.pending) < log_every and not (save_due or evaluation_due or checkpoint_due or is_last):
-                continue
-            records = trainer.read_pending()
-            is_best = False
-            if evaluator is not None and evaluation_due and not any(map(_nan_error, records)):
-                records[-1] |= evaluator.evaluate(step + 1, best)
-                is_best = best.since == 0
-                if is_best and evaluator.keeps_best and is_main:
-                    resume_state.save_best(folder / RESUME / BEST_FOLDER, trainer.task.model, step + 1)
-            trainer.log_records(records, metrics_file, monitor)
-            if trainer.checkpoint is not None and checkpoint_due and is_main:
-                trainer.checkpoint[1](step + 1)
-            meter.advance(len(records), _progress_note(records[-1]))
-            if evaluator is not None and best.should_stop(evaluator.patience):
-                log.info("stopping after step %d: %d evaluations without a better value", step + 1, best.since)
-                break
-            if time.monotonic() - last_trim >= SECONDS_BETWEEN_TRIMS:
-                trim_heap()
-                last_trim = time.monotonic()
-            if (save_due or (is_best and is_main)) and not is_last:
-                sync_file(metrics_path)  # the state refers to its length
-                state_now = resume_state.TrainingState(step + 1, metrics_file.tell(), best, schedule.steps, trainer.process_group.size)
-                parts = trainer.task.model, trainer.optimiser, state_now, trainer.objective_state
-                resume_state.save_state(folder / RESUME / STATE_FOLDER, *parts)
-                last_save = time.monotonic()
-    return records[-1]
-
-
 @dataclass
 class _Trainer:
     """The parts of a training, and the steps whose metrics are not yet read from the device."""
@@ -232,10 +188,54 @@ class _Trainer:
     evaluator: Evaluator | None
     process_group: ProcessGroup
     device: torch.device
-    checkpoint: tuple[int, Callable[[int], None]] | None = None
-    objective_state: Mapping[str, Tensor] = field(default_factory=dict)
+    folder: Path
+    checkpoint: tuple[int, Callable[[int], None]] | None
+    objective_state: Mapping[str, Tensor]
     pending: list[tuple[int, StepMetrics, int]] = field(default_factory=list)  # step, metrics, tokens
     _pending_since: float = 0.0
+
+    def run(self, state: resume_state.TrainingState, log_every: int) -> dict[str, Any]:
+        """Train from the resumed step to the end; returns the metrics of the last step."""
+        schedule, best, evaluator, model = self.schedule, state.best, self.evaluator, self.task.model
+        monitor = training_monitor.replay(training_monitor.read_metrics_prefix(self.folder / METRICS_FILE, state.metrics_bytes))
+        is_main = self.process_group.is_main
+        metrics_path = self.folder / METRICS_FILE if is_main else Path(os.devnull)
+        with open(metrics_path, "ab") as metrics_file, console.meter("training", schedule.steps, done=state.step) as meter:
+            if is_main:
+                metrics_file.truncate(state.metrics_bytes)
+            last_save = last_trim = time.monotonic()
+            for step in range(state.step, schedule.steps):
+                self.step(step)
+                is_last = step + 1 == schedule.steps
+                save_due = is_main and (time.monotonic() - last_save) / 60 >= schedule.save_minutes
+                evaluation_due = evaluator is not None and ((step + 1) % evaluator.every == 0 or is_last)
+                checkpoint_due = self.checkpoint is not None and (step + 1) % self.checkpoint[0] == 0 and not is_last
+                if len(self.pending) < log_every and not (save_due or evaluation_due or checkpoint_due or is_last):
+                    continue
+                records = self.read_pending()
+                is_best = False
+                if evaluator is not None and evaluation_due and not any(map(_nan_error, records)):
+                    records[-1] |= evaluator.evaluate(step + 1, best)
+                    model.train()
+                    is_best = best.since == 0 and is_main
+                    if is_best and evaluator.keeps_best:
+                        resume_state.save_best(self.folder / RESUME / BEST_FOLDER, model, step + 1)
+                self.log_records(records, metrics_file, monitor)
+                if self.checkpoint is not None and checkpoint_due and is_main:
+                    self.checkpoint[1](step + 1)
+                meter.advance(len(records), _progress_note(records[-1]))
+                if evaluator is not None and best.should_stop(evaluator.patience):
+                    log.info("stopping after step %d: %d evaluations without a better value", step + 1, best.since)
+                    break
+                if time.monotonic() - last_trim >= SECONDS_BETWEEN_TRIMS:
+                    trim_heap()
+                    last_trim = time.monotonic()
+                if (save_due or is_best) and not is_last:
+                    sync_file(metrics_path)  # the state refers to its length
+                    done = resume_state.TrainingState(step + 1, metrics_file.tell(), best, schedule.steps, self.process_group.size)
+                    resume_state.save_state(self.folder / RESUME / STATE_FOLDER, model, self.optimiser, done, self.objective_state)
+                    last_save = time.monotonic()
+        return records[-1]
 
     def step(self, step: int) -> None:
         """One update, counted from 0.

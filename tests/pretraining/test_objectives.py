@@ -5,12 +5,17 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
+from moeir.architectures.came import Came
+from moeir.backbones.encoder import Encoder
+from moeir.errors import UsageError
+from moeir.pretraining import base
+from moeir.pretraining.base import EncodedTexts
 from moeir.pretraining.cotmae import Cotmae, CotmaeQc
 from moeir.pretraining.mlm import Cocondenser, Condenser, Mlm, span_contrastive_loss
 from moeir.pretraining.mote import Mote
 from moeir.training.trainer import metrics_to_floats
 from tests.oracles import pretraining as oracles
-from tests.pretraining.toy_models import BERT, CONTEXTS, SHAPES, SPANS, architecture, batch, mask_texts, objective
+from tests.pretraining.toy_models import BERT, CONTEXTS, SHAPES, SIGNS, SPANS, architecture, batch, mask_texts, objective
 
 KINDS = (Mlm, Cotmae, CotmaeQc, Mote, Condenser, Cocondenser)
 ARCHITECTURES = {"dense": ("dense", {}), "mote": ("mote", {}), "separate": ("mote", {"encoders": "separate"})}
@@ -117,23 +122,21 @@ def test_loss_and_gradients_are_those_of_the_plain_form(kind, arch):
     facts = check_gradients(model, texts, ORACLES[kind](model, texts))
     parts = [key.removeprefix("loss.") for key in facts if key.startswith("loss.")]
     assert facts["loss"] == pytest.approx(sum(facts[f"loss.{part}"] for part in parts), abs=1e-5)
-    assert all(0 <= facts[f"accuracy.{part}"] <= 1 for part in parts)
+    assert all(0 <= facts[f"accuracy.{part}"] <= 1 for part in parts) and "bottleneck_gain" not in facts
 
 
 @pytest.mark.parametrize("arch", ["mote", "separate"])
-@pytest.mark.parametrize("switched", [False, True])
-@pytest.mark.parametrize("other", VARIANTS)
-def test_queries_decode_and_change_experts_as_told(arch, switched, other):
+@pytest.mark.parametrize(
+    "other, switched, sparse", [("query", True, True), ("query", False, False), ("passage", False, True), ("none", True, False)]
+)
+def test_queries_decode_and_change_experts_as_told(arch, other, switched, sparse):
     name, options = ARCHITECTURES[arch]
-    model = objective(Mote, architecture(name, **options), switch_corpus=switched, sparse=other != "none", **VARIANTS[other]).eval()
+    model = objective(Mote, architecture(name, **options), switch_corpus=switched, sparse=sparse, **VARIANTS[other]).eval()
     texts = batch("query")
-    facts = check_gradients(model, texts, plain_mote(model, texts, other, switched, other != "none"))
-    kinds = {"query": ["dense", "sparse"], "passage": ["dense", "sparse"], "none": ["dense"]}[other]
+    facts = check_gradients(model, texts, plain_mote(model, texts, other, switched, sparse))
     sides = ["document"] if other == "none" else ["document", "query"]
-    assert {key for key in facts if key.startswith("loss.")} == {
-        *(f"loss.mlm.{side}" for side in ("document", "query")),
-        *(f"loss.{kind}.{side}" for kind in kinds for side in sides),
-    }
+    decoded = {f"loss.{kind}.{side}" for kind in (("dense", "sparse") if sparse else ("dense",)) for side in sides}
+    assert {key for key in facts if key.startswith("loss.")} == {"loss.mlm.document", "loss.mlm.query", *decoded}
 
 
 def test_weights_of_parts_are_those_said():
@@ -196,10 +199,10 @@ def reverse_texts(inputs):
     return type(inputs)(*parts, inputs.step, inputs.steps)
 
 
-@pytest.mark.parametrize("kind", [Cotmae, CotmaeQc, Cocondenser])  # whose parts are those of all; Mote's decoders learn in test_bottleneck
-def test_a_few_steps_on_a_few_texts_lower_every_part(kind):
+def test_a_few_steps_on_a_few_texts_lower_every_part():
+    """Mote's decoders learn in test_bottleneck."""
     shape = replace(BERT, initializer_range=0.05, dropout=0.1, attention_dropout=0.1)
-    model, texts = objective(kind, architecture("mote", shape)).train(), batch(kind.context)
+    model, texts = objective(Cocondenser, architecture("mote", shape)).train(), batch()
     optimiser = torch.optim.AdamW(model.parameters(), lr=5e-3)
     torch.manual_seed(0)
     metrics = []
@@ -212,3 +215,148 @@ def test_a_few_steps_on_a_few_texts_lower_every_part(kind):
     for part in (name for name in metrics[0] if name.startswith("loss")):
         first, last = (sum(facts[part] for facts in some) / 5 for some in (metrics[:5], metrics[-5:]))
         assert last < 0.8 * first, part
+
+
+WEIGHTED = (Cotmae, CotmaeQc, Condenser, Cocondenser, Mote)
+
+
+def make(kind, **options):
+    return objective(kind, architecture("mote" if kind is Mote else "dense"), **options).eval()
+
+
+def gradients(model, loss):
+    return torch.autograd.grad(loss, list(model.parameters()), allow_unused=True, materialize_grads=True)
+
+
+def mlm_share(metrics):
+    return sum(value for name, value in metrics.items() if name.startswith("loss.mlm"))
+
+
+@pytest.mark.parametrize("kind", WEIGHTED)
+def test_the_loss_counts_the_encoders_own_part_by_its_weight(kind):
+    inputs = batch(kind.context)
+    plain, metrics = make(kind)(inputs)
+    loss, weighted = make(kind, mlm_weight=0.25)(inputs)
+    assert loss.item() == pytest.approx((plain - 0.75 * mlm_share(metrics)).item(), rel=1e-6)
+    assert weighted.keys() == metrics.keys() and mlm_share(weighted) == mlm_share(metrics), "metrics are without weights"
+
+
+@pytest.mark.parametrize("kind", WEIGHTED)
+def test_with_weight_0_nothing_of_it_is_computed_and_the_rest_is_what_it_was(kind, monkeypatch):
+    inputs, plain = batch(kind.context), make(kind)
+    parts = {}
+    combine = plain.combine_losses
+    monkeypatch.setattr(plain, "combine_losses", lambda named: parts.update(named) or combine(named))
+    plain(inputs)
+    rest = sum(part.value for name, part in parts.items() if not name.startswith("mlm"))
+    expected = gradients(plain, rest)
+
+    def refuse(*_):
+        raise AssertionError("computed in spite of mlm_weight=0")
+
+    monkeypatch.setattr(base, "mlm_loss", refuse)
+    model = make(kind, mlm_weight=0)
+    loss, metrics = model(inputs)
+    assert not [name for name in metrics if "mlm" in name]
+    assert loss.item() == pytest.approx(rest.item(), rel=1e-6)
+    for one, other in zip(gradients(model, loss), expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
+
+
+def test_a_text_that_is_neither_predicted_nor_decoded_is_not_encoded(monkeypatch):
+    model = make(Mote, mlm_weight=0, decode_from_query="none")
+    encode, sides = model.encode, []
+    monkeypatch.setattr(model, "encode", lambda texts: sides.append(texts.tokens.side) or encode(texts))
+    model(batch("query"))
+    assert sides == ["document"]
+
+
+@pytest.mark.parametrize("kind, options", [(CotmaeQc, {}), (Mote, {"sparse_weight": 0}), (Mote, {"sparse": False})])
+def test_weights_that_are_all_0_are_refused(kind, options):
+    with pytest.raises(UsageError, match=r"decoder_weight=0, mlm_weight=0.*nothing would be learned"):
+        make(kind, mlm_weight=0, decoder_weight=0, **options)
+
+
+def gradients_by_part(model, texts):
+    """Gradients of the encoder's layers, of the weights it shares with the decoder, and of the decoder."""
+    encoder = model.architecture.encoder
+    shared = [encoder.embeddings.words.weight, encoder.vocabulary_head.transform.weight]
+    groups = [list(encoder.layers.parameters()), shared, list(model.decoder.parameters())]
+    part_gradients = iter(torch.autograd.grad(model(texts)[0], [part for group in groups for part in group], allow_unused=True))
+    return [[next(part_gradients) for _ in group] for group in groups]
+
+
+@pytest.mark.parametrize("kind", [Cotmae, CotmaeQc, Mote])
+def test_the_decoder_reaches_the_encoders_layers_through_the_vector_alone(kind, monkeypatch):
+    """Nothing is masked for the encoder, so all loss is the decoder's: with the vectors detached no layer gets a gradient."""
+    model, texts = objective(kind, architecture("mote")), batch(kind.context)
+    side = "query" if kind.context == "query" else "document"
+    open_texts = {"anchors": mask_texts(SPANS, "document", *[set()] * 4), "contexts": mask_texts(CONTEXTS, side, *[set()] * 4)}
+    texts = replace(texts, **open_texts)
+    layers, shared, decoder = gradients_by_part(model, texts)
+    assert sum(part.abs().sum() for part in layers if part is not None) > 0.1
+    monkeypatch.setattr(EncodedTexts, "vectors", property(lambda read: read.pooled_vectors.index_select(0, read.original_order).detach()))
+    bottleneck = Mote.sparse_bottleneck
+    monkeypatch.setattr(Mote, "sparse_bottleneck", lambda self, read: bottleneck(self, read).detach())
+    apart, still, own = gradients_by_part(model, texts)
+    assert all(part is None or not part.any() for part in apart)
+    for left, right in zip(shared + decoder, still + own, strict=True):
+        assert right is not None and right.shape == left.shape
+    assert all(part.any() for part in still) and any(part.any() for part in own)
+
+
+def test_what_the_data_side_must_bring():
+    needs = [(kind.context, model.encoder_rate, model.decoder_rate) for kind in KINDS for model in [kind(architecture())]]
+    assert needs[:3] == [("none", 0.15, None), ("span", 0.30, 0.45), ("query", 0.30, None)]
+    assert needs[3:] == [("query", 0.30, None), ("none", 0.15, None), ("span", 0.15, None)]
+
+
+def test_the_sparse_bottleneck_keeps_no_logits_of_all_positions():
+    model, texts = objective(Mote, architecture("mote")), batch("query")
+    saved_shapes = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: saved_shapes.append(tuple(tensor.shape)) or tensor, lambda tensor: tensor):
+        model(texts)
+    positions = {sum(map(len, SPANS)), sum(map(len, CONTEXTS)), sum(map(len, CONTEXTS)) - 4}
+    assert not [shape for shape in saved_shapes if len(shape) > 1 and shape[-1] == BERT.vocabulary and shape[0] in positions]
+
+
+def test_routers_keep_no_graph_of_a_past_step():
+    came = Came(Encoder(BERT), SIGNS, shared_layers=4, experts=("global",), routing="token")
+    came.encoder.vocabulary_head = architecture().encoder.vocabulary_head
+    model = Mlm(came)
+    model(batch())
+    assert came.routers() and all(router.last_routing is None for router in came.routers().values())
+
+
+WRONG = [
+    (Mlm, {"rate": 0.0}, "rate=0.0"),
+    (Mlm, {"rate": 1.0}, "rate=1.0"),
+    (Cotmae, {"decoder_rate": 1.5}, "decoder_rate=1.5"),
+    (Cotmae, {"layers": 0}, "layers=0"),
+    (CotmaeQc, {"window": 0}, "window=0"),
+    (CotmaeQc, {"window": -2}, "window=-2"),
+    (CotmaeQc, {"layers": 0}, "layers=0"),
+    (CotmaeQc, {"decoder_weight": -1.0}, "decoder_weight=-1.0"),
+    (Mote, {"decode_from_query": "both"}, "decode_from_query=both"),
+    (Mote, {"sparse_weight": -0.5}, "sparse_weight=-0.5"),
+    (Mote, {"rate": float("nan")}, "rate=nan"),
+    (Cotmae, {"mlm_weight": -0.5}, "mlm_weight=-0.5"),
+    (Mote, {"mlm_weight": float("nan")}, "mlm_weight=nan"),
+    (Cocondenser, {"contrastive_weight": -1.0}, "contrastive_weight=-1.0"),
+]
+
+
+@pytest.mark.parametrize("kind, wrong, message", WRONG)
+def test_an_option_that_cannot_be_is_refused_with_what_was_found(kind, wrong, message):
+    with pytest.raises(UsageError, match=f"^{message}: expected"):
+        kind(architecture(), **wrong)
+
+
+def test_an_architecture_that_is_not_one_encoder_is_refused():
+    towers = Came(Encoder(replace(BERT), vocabulary_head=True), SIGNS, shared_layers=2, local_dim=4)
+    with pytest.raises(UsageError, match=r"came cannot be pre-trained as one encoder: .* 2 of 4 layers, .* --arch dense"):
+        Mlm(towers)
+    headless = architecture()
+    headless.encoder.vocabulary_head = None
+    with pytest.raises(UsageError, match="needs a vocabulary head"):
+        Mlm(headless)

@@ -47,15 +47,15 @@ def test_a_worked_example_of_contexts():
     # Span 3, the last: its first sentence (9, 10), and before it (8, 9), (7, 8), (6, 7).
     assert [set(sample_contexts(WORKED, "overlap", number)) for number in range(4)] == [{(2, 6)}, {(3, 7)}, {(8, 10)}, {(6, 10)}]
     assert set(sample_contexts(WORKED, "mixed", 0)) == {*spans[1:], (2, 6)}
+    assert make_spans([[[1]], [], [[1], [2]], [[3]]], 4).has_sibling().tolist() == [False, True, True, False]
 
 
 def test_every_choice_is_as_likely_as_the_others():
     parts = make_spans([[[3]] * 7], 3)
     sampled = [begin // 3 for begin, _ in sample_contexts(parts, "random", 3, 6000)]
     assert all(abs(sampled.count(other) - 1000) < 150 for other in (0, 1, 2, 4, 5, 6))
-    sampled = [
-        begin // 3 for begin, _ in sample_contexts(parts, "mixed", 3, 9000)
-    ]  # random 1/3, nearby 1/3, overlap (the span itself: no room) 1/3
+    # random 1/3, nearby 1/3, overlap (the span itself: no room) 1/3
+    sampled = [begin // 3 for begin, _ in sample_contexts(parts, "mixed", 3, 9000)]
     assert abs(sampled.count(3) - 3000) < 250
     assert abs(sampled.count(2) - 2000) < 250
     assert abs(sampled.count(0) - 500) < 150
@@ -123,7 +123,3 @@ def test_contexts_are_among_those_that_may_be(documents, seed, data):
         assert (int(begins[0]), int(ends[0])) in may[kind]
         if kind in ("random", "nearby"):
             assert (int(begins[0]), int(ends[0])) != whole[span]
-
-
-def test_spans_without_companions_are_known():
-    assert make_spans([[[1]], [], [[1], [2]], [[3]]], 4).has_sibling().tolist() == [False, True, True, False]

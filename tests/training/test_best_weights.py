@@ -66,11 +66,8 @@ def test_a_killed_training_goes_on_to_the_same_bytes_and_the_same_best(at, learn
         learning(tmp_path, at=at)
     weights, counts = learning(tmp_path)
     folder, expected, expected_counts = undisturbed
-    assert (
-        identical(weights, expected)
-        and untimed_metrics(tmp_path) == untimed_metrics(folder)
-        and without_speed(counts) == without_speed(expected_counts)
-    )
+    assert identical(weights, expected) and untimed_metrics(tmp_path) == untimed_metrics(folder)
+    assert without_speed(counts) == without_speed(expected_counts)
 
 
 def test_a_kill_between_the_best_weights_and_the_state_changes_nothing(learning, undisturbed, tmp_path, monkeypatch):
@@ -96,43 +93,10 @@ def test_values_stand_in_the_metrics_and_the_best_is_told(undisturbed):
     assert list(value_by_step) == [2, 4, 6]
     assert all({"dev.lexical.nDCG@10", "dev.local.nDCG@10", "dev.global.nDCG@10"} <= line.keys() for line in untimed_metrics(folder)[1::2])
     summary = counts["development"]
-    assert summary["value"] == max(value_by_step.values()) and summary["step"] == min(
-        step for step, value in value_by_step.items() if value == summary["value"]
-    )
+    assert (summary["value"], -summary["step"]) == max((value, -step) for step, value in value_by_step.items())
     assert summary | {"value": 0, "step": 0} == {
         "measure": "nDCG@10", "queries": 6, "documents": 12, "kept": "best", "value": 0, "step": 0, "evaluations": 3, "stopped_after": None,
     }  # fmt: skip
-
-
-@pytest.fixture
-def falling(monkeypatch):
-    """Dev values that fall after the first evaluation."""
-    values = {}
-
-    def fake_evaluate(checkpoint, dev_set, dtype, world, note):
-        weight_sum = float(next(checkpoint.architecture.parameters()).detach().sum())
-        values.setdefault(weight_sum, 1.0 - 0.1 * len(values))
-        return {"dev.fused.nDCG@10": values[weight_sum]}
-
-    monkeypatch.setattr("moeir.training.dev_sets.evaluate", fake_evaluate)
-
-
-def test_the_best_weights_become_the_checkpoint_or_the_last(learning, tmp_path, falling):
-    best, _ = learning(tmp_path / "best")
-    last, counts = learning(tmp_path / "last", keep="last")
-    with pytest.raises(Killed):
-        learning(tmp_path / "two", at=2, keep="last")
-    two = load_file(tmp_path / "two" / RESUME / STATE_FOLDER / resume_state.WEIGHTS_FILE)
-    assert identical(best, two) and not identical(best, last)
-    assert counts["development"]["kept"] == "last" and not (tmp_path / "last" / RESUME / BEST_FOLDER).exists()
-
-
-def test_training_stops_when_nothing_better_comes(learning, tmp_path, falling):
-    _, counts = learning(tmp_path, patience=1)
-    assert counts["steps"] == 4 and len(untimed_metrics(tmp_path)) == 4
-    assert counts["development"]["stopped_after"] == 4 and counts["development"]["step"] == 2
-    _, counts = learning(tmp_path / "patient", patience=3)
-    assert counts["steps"] == STEPS
 
 
 def test_best_weights_of_another_step_are_refused(learning, tmp_path, tiny_model):
@@ -154,9 +118,7 @@ def test_a_saved_state_with_a_changed_bit_is_refused(tmp_path, tiny_model, name)
     whole = (folder / name).read_bytes()
     before = {key: value.clone() for key, value in model.state_dict().items()}
     for position in {0, 9, len(whole) // 2, len(whole) - 2}:
-        content = bytearray(whole)
-        content[position] ^= 1
-        (folder / name).write_bytes(content)
+        (folder / name).write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
         with pytest.raises(ArtifactError, match=f"{name}: damaged: .*; --force starts the training over"):
             resume_state.load_state(folder, model, optimiser)
     (folder / name).unlink()
@@ -166,27 +128,24 @@ def test_a_saved_state_with_a_changed_bit_is_refused(tmp_path, tiny_model, name)
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
 
 
-def dev_values(folder, metric):
-    return {line["step"]: line[metric] for line in untimed_metrics(folder) if metric in line}
-
-
-def test_the_lowest_loss_is_the_best(learning, tmp_path):
+def test_the_weights_of_the_lowest_loss_become_the_checkpoint_or_the_last_ones(learning, tmp_path):
     """At this rate the loss is lowest after the first evaluation."""
-    weights, counts = learning(tmp_path / "loss", measure="loss", rate=0.02)
-    losses, best = dev_values(tmp_path / "loss", "dev.loss"), counts["development"]
+    falling = {"measure": "loss", "rate": 0.02}
+    weights, counts = learning(tmp_path / "best", **falling)
+    lines, best = [line for line in untimed_metrics(tmp_path / "best") if "dev.loss" in line], counts["development"]
+    losses = {line["step"]: line["dev.loss"] for line in lines}
     assert best["measure"] == "loss" and (best["step"], best["value"]) == min(losses.items(), key=lambda pair: pair[1])
-    assert best["step"] == 2
-    monitor = replay(untimed_metrics(tmp_path / "loss"))
+    assert best["step"] == 2 and best["stopped_after"] is None
+    names = [f"dev.{name}.loss" for name in ("lexical", "local", "global")]
+    assert all(sum(line[name] for name in names) == pytest.approx(line["dev.loss"], rel=1e-6) for line in lines)
+    monitor = replay(untimed_metrics(tmp_path / "best"))
     assert monitor.best["dev.loss"] == (best["value"], best["step"])
-    for expert in ("lexical", "local", "global"):
-        values = dev_values(tmp_path / "loss", f"dev.{expert}.loss")
-        assert monitor.best[f"dev.{expert}.loss"][0] == min(values.values())
-    assert all(sum(line[f"dev.{one}.loss"] for one in ("lexical", "local", "global")) == pytest.approx(line["dev.loss"], rel=1e-6)
-               for line in untimed_metrics(tmp_path / "loss") if "dev.loss" in line)  # fmt: skip
-
+    assert [monitor.best[name][0] for name in names] == [min(line[name] for line in lines) for name in names]
     with pytest.raises(Killed):
-        learning(tmp_path / "two", at=2, rate=0.02, measure="loss")
+        learning(tmp_path / "two", at=2, **falling)
     two = load_file(tmp_path / "two" / RESUME / STATE_FOLDER / resume_state.WEIGHTS_FILE)
     assert identical(weights, two), "the weights of step 2 are the checkpoint's"
-    again, counts_again = learning(tmp_path / "two", rate=0.02, measure="loss")
-    assert identical(weights, again) and without_speed(counts_again) == without_speed(counts)
+    last, counts = learning(tmp_path / "last", keep="last", patience=1, **falling)
+    assert counts["steps"] == len(untimed_metrics(tmp_path / "last")) == counts["development"]["stopped_after"] == 4
+    assert counts["development"]["kept"] == "last" and not (tmp_path / "last" / RESUME / BEST_FOLDER).exists()
+    assert not identical(weights, last)

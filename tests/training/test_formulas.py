@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moeir.architectures.base import EncoderOutput
-from moeir.errors import UsageError
 from moeir.representations.dense import Dense
 from moeir.representations.sparse import Sparse
 from moeir.training import competition, losses, regularizers
@@ -38,31 +37,18 @@ def masked_columns(mask):
 def test_contrastive_is_the_loop_and_cross_entropy(given_):
     scores, positives, ignored = given_
     values = losses.info_nce(scores, positives, ignored)
-    expected = [
-        oracles.info_nce(row, column, ignored_columns)
-        for row, column, ignored_columns in zip(scores.tolist(), positives.tolist(), masked_columns(ignored), strict=True)
-    ]
+    expected = [oracles.info_nce(*parts) for parts in zip(scores.tolist(), positives.tolist(), masked_columns(ignored), strict=True)]
     assert values.tolist() == pytest.approx(expected, abs=1e-5)
     masked = scores.masked_fill(ignored, float("-inf"))
     assert torch.allclose(values, F.cross_entropy(masked, positives, reduction="none"), atol=1e-5)
-
-
-def test_an_ignored_document_has_no_gradient():
-    scores = torch.randn(2, 5, requires_grad=True)
-    ignored = torch.tensor([[False, True, False, False, True], [False] * 5])
-    losses.info_nce(scores, torch.tensor([0, 1]), ignored).sum().backward()
-    assert scores.grad.isfinite().all() and bool((scores.grad[ignored] == 0).all()) and bool((scores.grad[~ignored] != 0).all())
 
 
 @quick_settings
 @given(score_matrices(), st.sampled_from(competition.TIES))
 def test_ranks_are_those_of_the_loop(given_, ties):
     scores, positives, ignored = given_
-    expected = [
-        oracles.positive_rank(row, column, ignored_columns, ties)
-        for row, column, ignored_columns in zip(scores.tolist(), positives.tolist(), masked_columns(ignored), strict=True)
-    ]
-    assert competition.positive_ranks(scores, positives, ignored, ties).tolist() == expected
+    rows = zip(scores.tolist(), positives.tolist(), masked_columns(ignored), strict=True)
+    assert competition.positive_ranks(scores, positives, ignored, ties).tolist() == [oracles.positive_rank(*row, ties) for row in rows]
 
 
 @pytest.mark.parametrize("ties, rank", [("average", 4.5), ("optimistic", 1.0), ("pessimistic", 8.0)])
@@ -85,23 +71,8 @@ def test_shares_are_the_worked_values_of_the_paper(ranks, temperature, expected)
     assert values == pytest.approx(expected, abs=6e-5)
 
 
-@quick_settings
-@given(
-    st.lists(st.lists(st.integers(2, 16).map(lambda n: n / 2), min_size=3, max_size=3), min_size=1, max_size=4),
-    st.sampled_from([0.2, 0.5, 3.0]),
-)
-def test_shares_are_those_of_the_loop_and_sum_to_one(ranks, temperature):
-    shares = competition.expert_shares(1 / torch.tensor(ranks).T, temperature).T
-    assert torch.allclose(shares.sum(1), torch.ones(len(ranks)))
-    for row, row_ranks in zip(shares.tolist(), ranks, strict=True):
-        assert row == pytest.approx(oracles.expert_shares(row_ranks, temperature), abs=1e-5)
-
-
-def test_shares_are_constants_and_need_a_temperature():
-    ranks = torch.ones(3, 2, requires_grad=True)
-    assert not competition.expert_shares(ranks, 0.5).requires_grad
-    with pytest.raises(UsageError, match="temperature=0: expected more than 0"):
-        competition.expert_shares(ranks, 0)
+def test_shares_are_constants():
+    assert not competition.expert_shares(torch.ones(3, 2, requires_grad=True), 0.5).requires_grad
 
 
 @pytest.mark.parametrize("queries", [1, 2, 3, 8])

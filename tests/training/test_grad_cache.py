@@ -23,9 +23,7 @@ BALANCED = partial(objectives.contrastive, regularizers=RegularizerWeights(load_
 KINDS = {
     "came": ("came:shared_layers=2,local_dim=8,normalise=true", COMPETITIVE),
     "dense": ("dense:pooling=mean,normalise=true", objectives.contrastive),
-    "splade": ("splade", objectives.contrastive),
     "colbert": ("colbert:dim=8,augmentation=true", objectives.contrastive),
-    "mote": ("mote:similarity=hybrid", objectives.contrastive),
     "taser": ("taser:routing=sequence,every=1", BALANCED),
     "sbmoe": ("sbmoe:experts=3", BALANCED),
     "coil": ("coil", objectives.contrastive),
@@ -50,10 +48,11 @@ def stepped(tiny_model_with_head):
     return step
 
 
-RANDOM = ("came", "taser", "sbmoe", "came, adapters", "mote, adapters", "taser by token, adapters")
+PLAIN = ("came", "dense", "colbert", "taser", "sbmoe", "coil", "mote, adapters")
+RANDOM = ("came", "sbmoe", "came, adapters", "taser by token, adapters")
 
 
-@pytest.mark.parametrize(("kind", "at_once", "random"), [*((kind, 1, False) for kind in KINDS), *((kind, 60, True) for kind in RANDOM)])
+@pytest.mark.parametrize(("kind", "at_once", "random"), [*((kind, 12, False) for kind in PLAIN), *((kind, 60, True) for kind in RANDOM)])
 def test_a_batch_in_parts_has_the_gradients_of_the_whole(kind, at_once, random, stepped, monkeypatch):
     """Without randomness, the gradients of the whole batch; with dropout, those of the same parts with all activations kept."""
     if random:
@@ -106,8 +105,8 @@ def test_recomputed_routers_hold_no_graph(experts, tiny_model_with_head):
 def test_parts_and_recomputation_save_memory(tiny_model_with_head):
     checkpoint = build_checkpoint(tiny_model_with_head, "dense", {"query_length": 60, "document_length": 60})
     long = "owl bat bee fox cat hen oak eel " * 8
-    texts = tokenize_in_memory(checkpoint, {f"q{n}": "owl" for n in range(16)}, {f"d{n}": long for n in range(24)})
-    sampler = make_sampler(make_examples(16, 7), batch_size=16, negatives=7, seed=1, source="toy")
+    texts = tokenize_in_memory(checkpoint, {f"q{n}": "owl" for n in range(8)}, {f"d{n}": long for n in range(16)})
+    sampler = make_sampler(make_examples(8, 7), batch_size=8, negatives=7, seed=1, source="toy")
     model = checkpoint.architecture.train()
 
     def measure(at_once=None, recompute=False):
@@ -116,6 +115,6 @@ def test_parts_and_recomputation_save_memory(tiny_model_with_head):
         return peak_bytes(lambda: task.compute_loss(0)[0].backward())
 
     whole = measure()
-    assert whole > 50e6  # bytes: 7,700 tokens
-    assert measure(at_once=1000) < whole / 4
+    assert whole > 25e6  # bytes: 3,900 tokens
+    assert measure(at_once=500) < whole / 4
     assert measure(recompute=True) < whole / 1.5  # four layers are few

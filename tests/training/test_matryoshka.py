@@ -1,6 +1,5 @@
 """Nested dimensions of dense experts: the formula written anew, sentence-transformers as reference, trainings, and what is served."""
 
-import json
 from functools import partial
 
 import numpy as np
@@ -12,11 +11,12 @@ from moeir.architectures.base import EncoderOutput
 from moeir.architectures.checkpoint import open_checkpoint
 from moeir.architectures.initialize import build_checkpoint
 from moeir.records.runs import read_run
+from moeir.records.texts import read_texts_by_id
 from moeir.representations.dense import Dense
 from moeir.training import objectives
-from tests.processes import assert_same_training, read_metrics, run_captured, run_processes
+from tests.processes import assert_same_training, read_metrics
 from tests.training.test_objectives import GROUP, IGNORED, NO_FLOPS, D, Q, batch, make_leaves
-from tests.training.toy_examples import write_training_files
+from tests.training.toy_examples import finetune_by, identical, write_training_files
 
 SCALE = 20.0
 OBJECTIVES = {
@@ -110,8 +110,7 @@ def test_of_a_sum_of_experts_the_dense_one_is_cut():
     assert list(scores) == ["hybrid", "hybrid.2"]
 
 
-@pytest.mark.parametrize(("dimensions", "weights"), [("16,4,32", None), ("16:0.5, 4:0.25", [1.0, 0.5, 0.25])])
-def test_it_is_the_matryoshka_loss_of_sentence_transformers(dimensions, weights, tiny_model_without_dropout, tmp_path):
+def test_it_is_the_matryoshka_loss_of_sentence_transformers(tiny_model_without_dropout, tmp_path):
     library = pytest.importorskip("sentence_transformers")
     from sentence_transformers.sentence_transformer import losses
 
@@ -119,11 +118,11 @@ def test_it_is_the_matryoshka_loss_of_sentence_transformers(dimensions, weights,
     checkpoint.save(tmp_path)
     texts = (["an owl", "bees and bats", "a fox"], ["owls hunt", "the bee", "cats"])
     model = library.SentenceTransformer(str(tmp_path), device="cpu")
-    reference = losses.MatryoshkaLoss(model, losses.MultipleNegativesRankingLoss(model, scale=20.0), [32, 16, 4], weights)
+    reference = losses.MatryoshkaLoss(model, losses.MultipleNegativesRankingLoss(model, scale=20.0), [32, 16, 4], [1.0, 0.5, 0.25])
     expected = reference([model.preprocess(side) for side in texts], None)
     expected.backward()
     queries, documents = (checkpoint.architecture(checkpoint.tokenize(part, side)) for part, side in zip(texts, ("query", "document")))
-    objective = objectives.nest_dimensions(objectives.contrastive, dimensions, checkpoint)
+    objective = objectives.nest_dimensions(objectives.contrastive, "16:0.5, 4:0.25,32", checkpoint)
     loss = objective(objectives.EncodedBatch(queries, documents, torch.zeros(3, 3, dtype=torch.bool), 0, 1)).loss
     loss.backward()
     assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
@@ -137,13 +136,8 @@ def train(tiny_model_without_dropout, tmp_path):
     write_training_files(tmp_path)
 
     def trained(size, *flags, arch="came:shared_layers=2,local_dim=8,normalise=true"):
-        output = tmp_path / f"by-{size}"
-        sources = ("--train", tmp_path / "train.jsonl", "--corpus", tmp_path / "documents.tsv", "--queries", tmp_path / "queries.tsv")
-        sizes = ("--batch-size", 4, "--negatives", 2, "--steps", 3, "--learning-rate", 2e-4, "--dtype", "float32", "--device", "cpu")
-        model = ("--model", tiny_model_without_dropout, "--arch", arch, "--query-length", 16, "--document-length", 32)
-        command = ("finetune", *model, *sources, *sizes, *flags, "--output", output)
-        results = [run_captured(*command)] if size == 1 else run_processes(size, lambda rank: run_captured(*command))
-        return output, results
+        output, model = tmp_path / f"by-{size}", ("--model", tiny_model_without_dropout, "--arch", arch)
+        return output, finetune_by(size, tmp_path, *model, *flags, output=output)
 
     return trained
 
@@ -181,41 +175,33 @@ def test_dimensions_that_there_are_not_are_refused(arch, dimensions, message, tr
     assert result["code"] == 2 and message in result["stderr"], result
 
 
-@pytest.mark.parametrize("arch", ["dense:pooling=mean,normalise=true", "came:shared_layers=2,local_dim=8,normalise=true,global_scale=5"])
-def test_a_dimension_is_cut_encoded_searched_and_taken_back(arch, moeir, toy, tiny_model_with_head, tmp_path):
+def test_a_dimension_is_cut_encoded_searched_and_taken_back(moeir, toy, tiny_model_with_head, tmp_path):
     def run(command, *flags, output, code=0):
         result = moeir(command, *flags, "--output", tmp_path / output)
         assert result.code == code, result.stderr
         return result.stderr
 
-    lengths, name = ("--query-length", 16, "--document-length", 32), arch.partition(":")[0]
-    run("init", "--model", tiny_model_with_head, "--arch", arch, *lengths, output="whole")
-    run("init", "--model", tmp_path / "whole", "--arch", f"{name}:dimension=8", output="cut")
-    run("init", "--model", tmp_path / "cut", "--arch", f"{name}:dimension=32", output="again")
-    assert "dimension=33: expected 1 to 32" in run(
-        "init", "--model", tmp_path / "cut", "--arch", f"{name}:dimension=33", output="x", code=2
-    )
+    arch = "came:shared_layers=2,local_dim=8,normalise=true,global_scale=5"
+    run("init", "--model", tiny_model_with_head, "--arch", arch, "--query-length", 16, "--document-length", 32, output="whole")
+    run("init", "--model", tmp_path / "whole", "--arch", "came:dimension=8", output="cut")
+    run("init", "--model", tmp_path / "cut", "--arch", "came:dimension=32", output="again")
+    message = run("init", "--model", tmp_path / "cut", "--arch", "came:dimension=33", output="x", code=2)
+    assert "dimension=33: expected 1 to 32" in message
     whole, short, again = (open_checkpoint(tmp_path / name) for name in ("whole", "cut", "again"))
-    state = whole.architecture.state_dict()
-    assert all(torch.equal(value, state[name]) for name, value in short.architecture.state_dict().items())
-    texts = ["owl", "The bee dances."]
-    for side, scale in (("query", whole.architecture.scales["global"]), ("document", 1.0)):
-        expected = whole.encode(texts, side)["global"].vectors
-        torch.testing.assert_close(
-            short.encode(texts, side)["global"].vectors, F.normalize(expected[:, :8], dim=1) * scale, atol=1e-6, rtol=0
-        )
-        assert torch.equal(again.encode(texts, side)["global"].vectors, expected)
+    assert identical(short.architecture.state_dict(), whole.architecture.state_dict())
+    for side, scale in (("query", 5.0), ("document", 1.0)):
+        full, few, same = (one.encode(["owl", "The bee dances."], side)["global"].vectors for one in (whole, short, again))
+        torch.testing.assert_close(few, F.normalize(full[:, :8], dim=1) * scale, atol=1e-6, rtol=0)
+        assert torch.equal(same, full)
     run("encode", "--model", tmp_path / "cut", "--corpus", toy / "corpus.jsonl", "--dtype", "float32", output="enc")
     assert np.load(next((tmp_path / "enc").rglob("global/vectors.npy"))).shape[1] == 8
     run("index", "--encodings", tmp_path / "enc", output="index")
     search = ("search", "--index", tmp_path / "index", "--queries", toy / "test-queries.tsv")
     run(*search, "--expert", "global", output="run.trec")
-    queries = dict(line.split("\t")[:2] for line in (toy / "test-queries.tsv").read_text().splitlines())
-    vectors = {name: short.encode([text], "query")["global"].vectors[0] for name, text in queries.items()}
-    documents = {json.loads(line)["_id"]: json.loads(line) for line in (toy / "corpus.jsonl").read_text().splitlines()}
+    queries, documents = (read_texts_by_id(toy / name) for name in ("test-queries.tsv", "corpus.jsonl"))
     hits = read_run(tmp_path / "run.trec")
-    for query, vector in vectors.items():
-        for name, score in hits.hits(query)[:3]:
-            text = " ".join(filter(None, (documents[name].get("title"), documents[name].get("text"))))
-            assert score == pytest.approx(float(vector @ short.encode([text])["global"].vectors[0]), rel=2e-3, abs=2e-3)
+    for query, text in queries.items():
+        (name, score), *_ = hits.hits(query)
+        pair = short.encode([text.content], "query")["global"], short.encode([documents[name].content])["global"]
+        assert score == pytest.approx(pair[0].scores(pair[1]).item(), rel=2e-3, abs=2e-3)
     assert "checkpoint" in run(*search, "--model", tmp_path / "whole", output="y.trec", code=4)

@@ -1,6 +1,8 @@
 """Share times loss, plus regularizers: both objectives against a loop over queries and experts."""
 
 import math
+from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -43,11 +45,11 @@ def encode(numbers, side, count):
     )
 
 
-def batch(numbers, *, step=0, steps=10, ignored=()):
+def batch(numbers, *, step=0, steps=10, ignored=(), teacher=None):
     mask = torch.zeros(Q, Q * GROUP, dtype=torch.bool)
     for query, document in ignored:
         mask[query, document] = True
-    return objectives.EncodedBatch(encode(numbers, "query", Q), encode(numbers, "document", Q * GROUP), mask, step, steps)
+    return objectives.EncodedBatch(encode(numbers, "query", Q), encode(numbers, "document", Q * GROUP), mask, step, steps, teacher)
 
 
 IGNORED = ((0, 4), (1, 2), (2, 11))
@@ -111,11 +113,8 @@ def test_competitive_weighs_each_querys_losses_by_the_shares(scope, ties, temper
 @pytest.mark.parametrize("ratio, steps, first", [(0.0, 10, 0), (0.2, 10, 2), (0.25, 10, 2), (0.5, 9, 4), (1.0, 10, None), (1 / 3, 9, 3)])
 def test_competition_starts_at_the_step_the_ratio_says(ratio, steps, first):
     numbers = make_leaves(2)
-    competing = [
-        bool(objectives.competitive(batch(numbers, step=step, steps=steps), standardised=ratio).metrics["competing"])
-        for step in range(steps)
-    ]
-    assert competing == [first is not None and step >= first for step in range(steps)]
+    outputs = [objectives.competitive(batch(numbers, step=step, steps=steps), standardised=ratio) for step in range(steps)]
+    assert [bool(one.metrics["competing"]) for one in outputs] == [first is not None and step >= first for step in range(steps)]
 
 
 def test_the_standardised_stage_is_the_plain_sum_or_the_mean():
@@ -127,7 +126,7 @@ def test_the_standardised_stage_is_the_plain_sum_or_the_mean():
     assert mean.loss.item() == pytest.approx(sum(by_loop(numbers)["loss"].values()) / Q / 3 + flops_penalties(numbers), rel=1e-5)
 
 
-def scored_batch(rows_by_expert, *, step=0, steps=1, ignored=()):
+def scored_batch(rows_by_expert, *, ignored=()):
     """A batch whose experts have these scores [Q, N]: one-hot queries."""
     scores = {name: torch.tensor(rows, dtype=torch.float32) for name, rows in rows_by_expert.items()}
     queries, documents = next(iter(scores.values())).shape
@@ -137,7 +136,7 @@ def scored_batch(rows_by_expert, *, step=0, steps=1, ignored=()):
     sides = (EncoderOutput({name: Dense(torch.eye(queries).requires_grad_()) for name in scores}),
              EncoderOutput({name: Dense(rows.T.contiguous()) for name, rows in scores.items()}))  # fmt: skip
     kinds, speed = torch.zeros(queries, dtype=torch.int64), LearningSpeed(1, len(scores))
-    return objectives.EncodedBatch(*sides, mask, step, steps, kinds=kinds, speed=speed)
+    return objectives.EncodedBatch(*sides, mask, 0, 1, kinds=kinds, speed=speed)
 
 
 def shares_of(toy_batch, **options):
@@ -170,24 +169,13 @@ def test_permuted_shares_weigh_other_queries_and_keep_their_means():
     """Two queries: each has the other's shares."""
     numbers = {"a": [[3.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 2.0]], "b": [[1.0, 3.0, 0.0, 0.0], [0.0, 0.0, 2.0, 1.0]]}
     own, permuted = (objectives.competitive(scored_batch(numbers), standardised=0.0, permuted=word) for word in (False, True))
-    assert {name: value.item() for name, value in permuted.metrics.items() if name not in ("loss", "competing")} == pytest.approx(
-        {name: value.item() for name, value in own.metrics.items() if name not in ("loss", "competing")}
-    )
+    facts, others = ({name: float(value) for name, value in one.metrics.items() if name != "loss"} for one in (own, permuted))
+    assert others == pytest.approx(facts)
     high = 1 / (1 + math.exp(-1.0))  # softmax of ranks 1 and 2 at 0.5: 2 and 1
     costs = {name: objectives.losses.info_nce(torch.tensor(rows), torch.tensor([0, 2]), torch.zeros(2, 4, dtype=torch.bool)).tolist()
              for name, rows in numbers.items()}  # fmt: skip
     expected = (high * (costs["b"][0] + costs["a"][1]) + (1 - high) * (costs["a"][0] + costs["b"][1])) / 2
     assert permuted.loss.item() == pytest.approx(expected, rel=1e-5) and permuted.loss > own.loss
-
-
-def test_flops_stands_outside_the_competition():
-    numbers = make_leaves(6)
-    toy_batch = batch(numbers)
-    expected, penalty = by_loop(numbers, ignored=()), flops_penalties(numbers, strength=0.7)
-    weighed = sum(expected["share"][key] * expected["loss"][key] for key in expected["loss"]) / Q
-    weights = RegularizerWeights(flops_query=0.7, flops_document=0.7)
-    loss = objectives.competitive(toy_batch, standardised=0.0, regularizers=weights).loss.item()
-    assert loss == pytest.approx(weighed + penalty, rel=1e-5)
 
 
 def test_flops_has_a_strength_for_each_side_and_a_ramp():
@@ -205,15 +193,6 @@ def test_flops_has_a_strength_for_each_side_and_a_ramp():
         assert outcome.metrics["terms.lexical.document"] == (document.to_matrix() > 0).sum().item() / (Q * GROUP)
 
 
-def test_an_expert_that_scores_everything_alike_stands_in_the_middle():
-    numbers = make_leaves(8)
-    for side in ("query", "document"):
-        numbers[side, "lexical"] = torch.full_like(numbers[side, "lexical"], -1.0).requires_grad_()
-    output = objectives.competitive(batch(numbers), standardised=0.0)
-    assert output.metrics["rank.lexical"] == (1 + GROUP) / 2 and output.metrics["terms.lexical.query"] == 0.0
-    assert output.loss.isfinite()
-
-
 def test_one_expert_alone_has_the_whole_share():
     toy_batch = batch(make_leaves(9))
     sides = (EncoderOutput({"global": side["global"]}) for side in (toy_batch.queries, toy_batch.documents))
@@ -223,19 +202,81 @@ def test_one_expert_alone_has_the_whole_share():
     assert output.loss.item() == pytest.approx(objectives.contrastive(alone).loss.item())
 
 
+SELF_DISTILLATION = r"self-distillation:start=.*: expected whole numbers from 0, and finite weights"
+
+
 @pytest.mark.parametrize(
-    "options, message",
+    "objective, options, message",
     [
-        ({"standardised": 1.5}, "standardised=1.5: expected a ratio of the steps, 0 to 1"),
-        ({"rank_scope": "all"}, "rank_scope=all: expected own or batch"),
-        ({"ties": "none"}, "ties=none: expected one of average, optimistic, pessimistic"),
-        ({"temperature": -1.0}, "temperature=-1.0"),
-        ({"shares": "best"}, "shares=best: expected one of rank, loss"),
+        (objectives.competitive, {"standardised": 1.5}, "standardised=1.5: expected a ratio of the steps, 0 to 1"),
+        (objectives.competitive, {"rank_scope": "all"}, "rank_scope=all: expected own or batch"),
+        (objectives.competitive, {"ties": "none"}, "ties=none: expected one of average, optimistic, pessimistic"),
+        (objectives.competitive, {"shares": "best"}, "shares=best: expected one of rank, loss"),
+        (objectives.competitive, {"temperature": 0.0}, "temperature=0.0: expected more than 0"),
+        (objectives.competitive, {"shares": "learnability"}, "the batch has no kinds of queries"),
+        (objectives.lce, {"temperature": 0.0}, "lce:temperature=0: expected more than 0"),
+        (objectives.bce, {"positive_weight": 0.0}, "bce:positive_weight=0: expected more than 0"),
+        (objectives.kl, {"temperature": 0.0}, r"kl:temperature=0\.0: expected more than 0"),
+        *((objectives.self_distillation, one, SELF_DISTILLATION) for one in ({"start": -1}, {"block": -2}, {"lexical_loss": math.nan})),
     ],
 )
-def test_impossible_options_are_refused(options, message):
+def test_impossible_options_are_refused(objective, options, message):
     with pytest.raises(UsageError, match=message):
-        objectives.competitive(batch(make_leaves()), **options)
+        objective(batch(make_leaves()), **options)
+
+
+TEACHER = torch.tensor([[9.0, 4.0, 2.0, 1.0], [5.0, 6.0, 0.0, 1.0], [3.0, 1.0, 2.5, 0.0]])
+
+
+@pytest.mark.parametrize(
+    "objective, options, oracle",
+    [
+        *((objectives.kl, {"temperature": one}, partial(oracles.kl_divergence, temperature=one)) for one in (0.5, 1.0, 3.0)),
+        (objectives.margin_mse, {}, oracles.margin_mse),
+    ],
+)
+def test_distillation_is_the_sum_over_experts_of_the_loop(objective, options, oracle):
+    toy_batch, expected = batch(make_leaves(12), teacher=TEACHER), {}
+    for name in EXPERTS:
+        rows = toy_batch.queries[name].scores(toy_batch.documents[name]).tolist()
+        own = [row[query * GROUP : (query + 1) * GROUP] for query, row in enumerate(rows)]
+        expected[name] = sum(oracle(*pair) for pair in zip(own, TEACHER.tolist(), strict=True)) / Q
+    output = objective(toy_batch, **options, regularizers=NO_FLOPS)
+    assert output.loss.item() == pytest.approx(sum(expected.values()), rel=1e-4)
+    assert {name: output.metrics[f"loss.{name}"].item() for name in expected} == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("objective", objectives.NEEDS_TEACHER)
+def test_the_plain_loss_can_be_added_and_penalties_are_those_of_the_others(objective):
+    toy_batch, weights = batch(make_leaves(12), teacher=TEACHER), RegularizerWeights(flops_query=0.3, flops_document=0.7)
+    plain = objectives.contrastive(toy_batch, regularizers=NO_FLOPS)
+    alone, both = (objective(toy_batch, contrastive=one, regularizers=NO_FLOPS) for one in (0.0, 0.5))
+    assert both.loss.item() - alone.loss.item() == pytest.approx(0.5 * plain.loss.item(), rel=1e-4)
+    assert (
+        both.metrics["contrastive.global"] == plain.metrics["loss.global"] and both.metrics["loss.global"] == alone.metrics["loss.global"]
+    )
+    cost = objectives.contrastive(toy_batch, regularizers=weights).loss.item() - plain.loss.item()
+    assert objective(toy_batch, regularizers=weights).loss.item() - alone.loss.item() == pytest.approx(cost, rel=1e-3)
+
+
+@pytest.mark.parametrize("objective", objectives.NEEDS_TEACHER)
+def test_a_teacher_and_negatives_are_needed(objective):
+    with pytest.raises(UsageError, match="distillation needs teacher scores in the examples"):
+        objective(batch(make_leaves()))
+    with pytest.raises(UsageError, match="distillation needs negatives to compare with"):
+        objective(replace(scored_batch({"a": [[1.0]]}), teacher_scores=torch.ones(1, 1)))
+
+
+@pytest.mark.parametrize("objective", [objectives.contrastive, objectives.competitive])
+def test_losses_are_taken_of_sums_of_experts(objective):
+    plain, groups = batch(make_leaves(13)), {"hybrid": ("global", "lexical")}
+    sides = [EncoderOutput(dict(one.representations), summed_experts=groups) for one in (plain.queries, plain.documents)]
+    rows = sum(plain.queries[name].scores(plain.documents[name]) for name in groups["hybrid"]).tolist()
+    expected = sum(oracles.info_nce(row, query * GROUP) for query, row in enumerate(rows)) / Q
+    output = objective(replace(plain, queries=sides[0], documents=sides[1]), regularizers=NO_FLOPS)
+    assert output.loss.item() == pytest.approx(expected, rel=1e-4) and output.metrics["loss.hybrid"] == pytest.approx(expected, rel=1e-4)
+    assert not {"loss.global", "loss.lexical", "share.global"} & output.metrics.keys()
+    assert objective is objectives.contrastive or output.metrics["share.hybrid"] == 1.0
 
 
 def self_distillation_by_formula(numbers, *, distilling, lexical_weight, lexical_loss, block):
@@ -277,21 +318,11 @@ def test_self_distillation_is_its_formula_and_has_its_gradient(step, block):
         assert torch.allclose(ours[key].grad, theirs[key].grad, atol=1e-6), key
 
 
-@pytest.mark.parametrize("options", [{"start": -1}, {"block": -2}, {"lexical_loss": math.nan}])
-def test_self_distillation_refuses_impossible_options(options):
-    with pytest.raises(UsageError, match=r"self-distillation:start=.*: expected whole numbers from 0, and finite weights"):
-        objectives.self_distillation(batch(make_leaves()), **options)
-
-
 @pytest.mark.parametrize("negatives", [0, 3])
 def test_options_are_checked_with_a_batch_whose_parts_fit(negatives):
     """Own objectives get it, too: one query, at most one negative, a mask and teacher scores of as many documents."""
     checked = []
-
-    def objective(batch):
-        checked.append(batch)
-        assert batch.ignore_mask.shape == batch.teacher_scores.shape == batch.own_columns.shape == (1, min(negatives, 1) + 1)
-        assert batch.documents.text_count == batch.group_size == min(negatives, 1) + 1
-
-    objectives.validate_options(objective, negatives)
-    assert len(checked) == 1
+    objectives.validate_options(checked.append, negatives)
+    ((toy_batch,), size) = checked, min(negatives, 1) + 1
+    assert toy_batch.ignore_mask.shape == toy_batch.teacher_scores.shape == toy_batch.own_columns.shape == (1, size)
+    assert toy_batch.documents.text_count == toy_batch.group_size == size

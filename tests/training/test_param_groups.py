@@ -3,19 +3,16 @@
 import logging
 
 import pytest
-import torch
 
 from moeir.architectures.initialize import build_checkpoint
 from moeir.errors import UsageError
 from moeir.training import param_groups
-from moeir.training.trainer import Schedule
 
 RULES = {"query_length": 10, "document_length": 20}
 
 
 @pytest.fixture(scope="module")
 def architectures(tiny_model_with_head):
-    """Of four layers."""
     specs = ("came:shared_layers=2,local_dim=8", "taser:routing=token,every=1", "sbmoe:experts=2", "dense", "splade")
     return {spec.split(":")[0]: build_checkpoint(tiny_model_with_head, spec, RULES).architecture for spec in specs}
 
@@ -25,9 +22,7 @@ def architectures(tiny_model_with_head):
     [
         ("dense", "encoder.embeddings.words.weight", 0),
         ("dense", "encoder.layers.0.attention.query.weight", 1),
-        ("dense", "encoder.layers.3.feedforward.norm.bias", 4),
         ("splade", "encoder.vocabulary_head.transform.weight", 6),
-        ("came", "encoder.layers.1.feedforward.up.weight", 2),
         ("came", "towers.lexical.0.attention.key.weight", 3),
         ("came", "towers.global.1.attention.key.weight", 4),
         ("came", "heads.local.projection.weight", 6),
@@ -70,39 +65,24 @@ def test_a_named_rate_is_not_decayed_and_the_last_pattern_wins(architectures):
 def test_a_pattern_that_fits_nothing_is_refused_with_those_there_are(architectures):
     with pytest.raises(UsageError, match=r"--group-rate mixtrue: matches no parameter name; the names begin with .*mixture"):
         param_groups.make_param_groups(architectures["sbmoe"], learning_rate=1e-3, group_rates={"mixtrue": 1.0})
-    with pytest.raises(UsageError, match=r"--group-rate xyz: .* the names begin with encoder"):
-        param_groups.make_param_groups(architectures["dense"], learning_rate=1e-3, group_rates={"xyz": 1.0})
 
 
 def test_people_are_told_how_many_parameters_learn_how_fast(architectures, caplog):
-    with caplog.at_level(logging.INFO):
-        param_groups.make_param_groups(architectures["sbmoe"], learning_rate=1e-6, group_rates={"mixture": 1e-4})
-    mixture = sum(one.numel() for one in architectures["sbmoe"].mixture.parameters())
-    rest = architectures["sbmoe"].parameter_count() - mixture
-    messages = [line.getMessage() for line in caplog.records]
-    names = [name for name, _ in architectures["sbmoe"].mixture.named_parameters(prefix="mixture")]
-    assert messages[1].endswith(f" in {len(names)} tensors ({names[0]} to {names[-1]})")
-    assert [word.split(" in ")[0] for word in messages] == [
-        f"learning rate up to 1e-06: {rest:,} parameters", f"learning rate up to 0.0001: {mixture:,} parameters",
-    ]  # fmt: skip
-
-    with caplog.at_level(logging.INFO):
-        param_groups.make_param_groups(architectures["dense"], learning_rate=1e-6, group_rates={"embeddings.words": 1e-4})
+    caplog.set_level(logging.INFO)
+    architecture = architectures["sbmoe"]
+    param_groups.make_param_groups(architecture, learning_rate=1e-6, group_rates={"mixture": 1e-4})
+    mixture = sum(one.numel() for one in architecture.mixture.parameters())
+    names = [name for name, _ in architecture.mixture.named_parameters(prefix="mixture")]
+    first, second = (line.getMessage() for line in caplog.records)
+    assert first.startswith(f"learning rate up to 1e-06: {architecture.parameter_count() - mixture:,} parameters in ")
+    assert second == f"learning rate up to 0.0001: {mixture:,} parameters in {len(names)} tensors ({names[0]} to {names[-1]})"
+    param_groups.make_param_groups(architectures["dense"], learning_rate=1e-6, group_rates={"embeddings.words": 1e-4})
     assert caplog.records[-1].getMessage().endswith(" in 1 tensors (encoder.embeddings.words.weight)")
 
 
-def test_each_group_follows_its_own_peak_on_the_same_curve_and_a_constant_rate_rises_and_stays():
-    schedule = Schedule(10, 1.0, 0.2)
-    assert [schedule.learning_rate_at(step, 0.5) for step in range(10)] == [0.5 * schedule.learning_rate_at(step) for step in range(10)]
-    assert [Schedule(5, 1.0, 0.4, decay="constant").learning_rate_at(step) for step in range(5)] == [0.5, 1.0, 1.0, 1.0, 1.0]
-    assert [Schedule(3, 2.0, 0.0, decay="constant").learning_rate_at(step) for step in range(3)] == [2.0, 2.0, 2.0]
-
-
 def test_shared_and_frozen_parameters_are_counted_once_or_not_at_all(architectures):
-    architecture = architectures["taser"]
-    architecture.encoder.embeddings.words.weight.requires_grad_(False)
-    groups = param_groups.make_param_groups(architecture, learning_rate=1e-3)
-    architecture.encoder.embeddings.words.weight.requires_grad_(True)
-    members = [one for group in groups for one in group["params"]]
-    assert len({id(one) for one in members}) == len(members)
-    assert all(one is not architecture.encoder.embeddings.words.weight for one in members) and isinstance(members[0], torch.nn.Parameter)
+    words = architectures["taser"].encoder.embeddings.words.weight.requires_grad_(False)
+    groups = param_groups.make_param_groups(architectures["taser"], learning_rate=1e-3)
+    words.requires_grad_(True)
+    members = [id(one) for group in groups for one in group["params"]]
+    assert len(set(members)) == len(members) and id(words) not in members

@@ -22,31 +22,24 @@ def routing(rows):
     return RouterOutput.from_text_probabilities(torch.tensor(rows, dtype=torch.float32).requires_grad_())
 
 
-def normalise_rows(counts):
-    return [[count / sum(row) for count in row] for row in counts]
+def mean_row(rows):
+    return [sum(column) / len(rows) for column in zip(*rows, strict=True)]
 
 
 @quick
 @given(chances)
-def test_entropy_is_that_of_the_loop(counts):
-    rows = normalise_rows(counts)
+def test_entropy_and_load_balance_are_those_of_the_loop(counts):
+    rows = [[count / sum(row) for count in row] for row in counts]
     assert regularizers.negative_entropy(routing(rows)).item() == pytest.approx(oracles.negative_entropy(rows), abs=1e-6)
-    means = [sum(row[expert] for row in rows) / len(rows) for expert in range(3)]
-    assert regularizers.negative_entropy(routing(rows), scope="batch").item() == pytest.approx(oracles.negative_entropy([means]), abs=1e-6)
-
-
-@quick
-@given(chances)
-def test_load_balance_is_that_of_the_loop(counts):
-    rows = normalise_rows(counts)
+    together = oracles.negative_entropy([mean_row(rows)])
+    assert regularizers.negative_entropy(routing(rows), scope="batch").item() == pytest.approx(together, abs=1e-6)
     assert regularizers.load_balance(routing(rows)).item() == pytest.approx(oracles.load_balance(rows), abs=1e-5)
 
 
 def test_a_certain_router_has_finite_gradients():
     router = routing([[1.0, 0.0], [0.0, 1.0]])
-    (
-        regularizers.negative_entropy(router) + regularizers.negative_entropy(router, scope="batch") + regularizers.load_balance(router)
-    ).backward()
+    entropies = regularizers.negative_entropy(router) + regularizers.negative_entropy(router, scope="batch")
+    (entropies + regularizers.load_balance(router)).backward()
     assert router.probabilities.grad.isfinite().all()
 
 
@@ -68,11 +61,10 @@ def batch(queries=QUERIES, documents=DOCUMENTS):
     return objectives.EncodedBatch(*sides, torch.zeros(2, 4, dtype=torch.bool), 9, 10)
 
 
-def penalty_cost(objective=objectives.contrastive, training_batch=None, **options):
+def penalty_cost(objective, **options):
     """The regularizers' part of a batch's loss."""
-    training_batch = training_batch or batch()
-    free = objective(training_batch, regularizers=RegularizerWeights(entropy=0.0, load_balance=0.0))
-    return objective(training_batch, regularizers=RegularizerWeights(**options)).loss.item() - free.loss.item()
+    free = objective(batch(), regularizers=RegularizerWeights(entropy=0.0, load_balance=0.0))
+    return objective(batch(), regularizers=RegularizerWeights(**options)).loss.item() - free.loss.item()
 
 
 LAYERS = ("layer2", "layer4")
@@ -84,24 +76,19 @@ def test_entropy_is_asked_of_layers_on_both_sides_and_not_of_the_gate(objective)
     assert penalty_cost(objective) == pytest.approx(0.01 * expected, abs=1e-6)
     assert penalty_cost(objective, entropy=0.5) == pytest.approx(0.5 * expected, rel=1e-4)
     assert penalty_cost(objective, entropy=0.5, entropy_sign="as-printed") == pytest.approx(-0.5 * expected, rel=1e-4)
-    by_side = [[mean_row(side[name])] for name in LAYERS for side in (QUERIES, DOCUMENTS)]
-    together = [[mean_row([mean_row(side[name]) for side in (QUERIES, DOCUMENTS)])] for name in LAYERS]
-    for rows, flag in ((together, False), (by_side, True)):
-        expected = sum(map(oracles.negative_entropy, rows)) / len(rows)
-        assert penalty_cost(objective, entropy=0.5, entropy_of="batch", by_side=flag) == pytest.approx(0.5 * expected, rel=1e-4)
-
-
-def mean_row(rows):
-    return [sum(column) / len(rows) for column in zip(*rows, strict=True)]
 
 
 @pytest.mark.parametrize("objective", [objectives.contrastive, objectives.competitive])
-def test_load_balance_is_asked_of_every_router(objective):
-    by_side = [oracles.load_balance(side[name]) for name in QUERIES for side in (QUERIES, DOCUMENTS)]
-    together = [oracles.load_balance(2 * QUERIES[name] + DOCUMENTS[name]) for name in QUERIES]  # 2 queries and 4 documents weigh the same
-    for costs, flag in ((together, False), (by_side, True)):
-        expected = 2.0 * sum(costs) / len(costs)
-        assert penalty_cost(objective, entropy=0.0, load_balance=2.0, by_side=flag) == pytest.approx(expected, rel=1e-4)
+@pytest.mark.parametrize("by_side", [False, True])
+def test_balance_is_of_both_sides_together_or_of_each(objective, by_side):
+    means = {name: [mean_row(side[name]) for side in (QUERIES, DOCUMENTS)] for name in LAYERS}
+    rows = [[row] for name in LAYERS for row in (means[name] if by_side else [mean_row(means[name])])]
+    expected = sum(map(oracles.negative_entropy, rows)) / len(rows)
+    assert penalty_cost(objective, entropy=0.5, entropy_of="batch", by_side=by_side) == pytest.approx(0.5 * expected, rel=1e-4)
+    # together, 2 queries and 4 documents weigh the same
+    sides = {name: [QUERIES[name], DOCUMENTS[name]] if by_side else [2 * QUERIES[name] + DOCUMENTS[name]] for name in QUERIES}
+    costs = [oracles.load_balance(decisions) for name in sides for decisions in sides[name]]
+    assert penalty_cost(objective, entropy=0.0, load_balance=2.0, by_side=by_side) == pytest.approx(2.0 * sum(costs) / len(costs), rel=1e-4)
 
 
 PERFECT = {"layer2": [[0.99, 0.01]] * 2}, {"layer2": [[0.01, 0.99]] * 4}
@@ -146,7 +133,7 @@ def test_without_routers_there_is_neither_cost_nor_fact():
     training_batch = batch({}, {})
     output = objectives.contrastive(training_batch, regularizers=RegularizerWeights(entropy=9.0, load_balance=9.0))
     assert output.metrics.keys() == {"loss", "loss.global", "uniform_loss"}
-    assert penalty_cost(training_batch=training_batch, entropy=9.0, load_balance=9.0) == 0.0
+    assert output.loss == output.metrics["loss.global"]
 
 
 @pytest.mark.parametrize("options, message", [

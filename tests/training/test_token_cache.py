@@ -6,7 +6,9 @@ import os
 import shutil
 import threading
 import tracemalloc
+from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,34 +23,24 @@ from moeir.training import token_cache as learned
 from moeir.training.sampling import BatchIds, MultiDatasetSampler, make_sampler
 from moeir.training.text_stream import TextStream, without_texts
 from tests.kill_points import kill_at, kill_points
-from tests.training.toy_examples import animal_text, assert_same_tokens, make_examples, single_part, write_collection
+from tests.training.toy_examples import animal_text, assert_same_tokens, make_examples, single_part, tokenize_in_memory, write_collection
 
 SHORT = {"query_length": 9, "document_length": 14}
 PREFIXED = SHORT | {"query_prefix": "query: ", "document_prefix": "the passage "}
 CHECKPOINTS = {
-    "dense": ("dense:head=false", SHORT),
     "prefixes": ("dense:head=false", PREFIXED),
-    "nothing is cut": ("dense:head=false", {"query_length": 60, "document_length": 60}),
-    "separate": ("dense:head=false,encoders=separate", PREFIXED),
-    "splade": ("splade", SHORT),
-    "came": ("came:shared_layers=2,local_dim=8", PREFIXED),
-    "colbert with signs": ("colbert:dim=8,markers=true,augmentation=true", PREFIXED),
-    "mote": ("mote", SHORT),
-    "taser": ("taser:routing=token", SHORT),
-    "sbmoe": ("sbmoe:experts=2", SHORT),
-    "coil": ("coil:dim=8,cls_dim=8", SHORT),
-    "colbert": ("colbert:dim=8", SHORT),
+    "nothing is cut": ("splade", {"query_length": 60, "document_length": 60}),
+    "separate": ("dense:head=false,encoders=separate", SHORT),
     "markers": ("colbert:dim=8,markers=true", PREFIXED),
-    "augmentation": ("colbert:dim=8,markers=true,augmentation=true", SHORT),
+    "augmentation": ("colbert:dim=8,markers=true,augmentation=true", PREFIXED),
     "all masks are seen": ("colbert:dim=8,augmentation=true,attend_masks=true", SHORT),
 }
 
 
 def encode_batch(checkpoint, queries, documents, ids):
     """The texts of a batch, tokenized by the checkpoint."""
-    return checkpoint.tokenize([queries[one] for one in ids.queries], "query"), checkpoint.tokenize(
-        [documents[one] for one in ids.documents], "document"
-    )
+    texts = {"query": [queries[one] for one in ids.queries], "document": [documents[one] for one in ids.documents]}
+    return [checkpoint.tokenize(part, side) for side, part in texts.items()]
 
 
 @pytest.fixture(scope="session")
@@ -78,11 +70,7 @@ def test_a_worked_example(tmp_path, tiny_model):
     inline = Example("q", ("d",), ("e",), (), Text("q", "owl"), (Text("d", "bat hunts bee fox cat"), Text("e", "hen")))
     dataset = learned.build_token_cache(tmp_path, TextStream([[inline]], ["x"], queries=[], corpora=[]), checkpoint)
     words = [" ".join(map(checkpoint.tokenizer.id_to_token, dataset.cache.ids[begin:end])) for begin, end in pairwise(dataset.cache.starts)]
-    assert words == [
-        "[CLS] [unused0] owl [SEP] [MASK] [MASK]",
-        "[CLS] [unused1] bat hunts bee [SEP]",
-        "[CLS] [unused1] hen [SEP]",
-    ]
+    assert words == ["[CLS] [unused0] owl [SEP] [MASK] [MASK]", "[CLS] [unused1] bat hunts bee [SEP]", "[CLS] [unused1] hen [SEP]"]
     assert dataset.cache.silent.tolist() == [2, 0, 0] and dataset.cache.ids.dtype == np.uint16
     queries, documents = map(single_part, dataset.read_batch(BatchIds(("q", "q"), ("e", "d", "e", "d"), (frozenset("d"),) * 2)))
     assert queries.no_attend_mask.tolist() == [False] * 4 + [True] * 2 + [False] * 4 + [True] * 2
@@ -93,15 +81,12 @@ def test_a_worked_example(tmp_path, tiny_model):
 def test_batches_are_what_the_checkpoint_reads(name, tmp_path, tiny_model_with_head):
     spec, rules = CHECKPOINTS[name]
     checkpoint = build_checkpoint(tiny_model_with_head, spec, rules)
-    (query_file, queries), (corpus, documents) = (
-        write_collection(tmp_path, "queries", 15),
-        write_collection(tmp_path, "documents", 17, shift=5),
-    )
-    dataset = learned.build_token_cache(
-        tmp_path / "cache", TextStream([make_examples(15)], ["x"], queries=[query_file], corpora=[corpus]), checkpoint
-    )
+    query_file, queries = write_collection(tmp_path, "queries", 15)
+    corpus, documents = write_collection(tmp_path, "documents", 17, shift=5)
+    stream = TextStream([make_examples(15)], ["x"], queries=[query_file], corpora=[corpus])
+    dataset = learned.build_token_cache(tmp_path / "cache", stream, checkpoint)
     sampler = make_sampler(make_examples(15), batch_size=4, negatives=3, seed=1, source="x")
-    for step in range(8):
+    for step in range(4):
         ids = sampler.batch_at(step)
         assert_same_tokens(dataset.read_batch(ids), encode_batch(checkpoint, queries, documents, ids))
 
@@ -111,17 +96,10 @@ def test_equal_ids_of_two_sets_are_texts_of_their_own(tmp_path, reader):
     (query_file, queries), (corpus, documents) = write_collection(tmp_path, "queries", 8), write_collection(tmp_path, "documents", 10)
     other, others = write_collection(tmp_path, "d-others", 3, shift=40)
     own = {name: f"the {text} {number}" for number, (name, text) in enumerate(documents.items())}
-    inline_examples = [
-        Example(
-            one.query_id,
-            one.positive_ids,
-            one.negative_ids,
-            query=Text(one.query_id, "what " + queries[one.query_id]),
-            passages=tuple(Text(name, own[name]) for name in (*one.positive_ids, *one.negative_ids)),
-        )
-        for one in make_examples(8)
-    ]
-    sets = [make_examples(8), inline_examples]
+    sets = [make_examples(8), []]
+    for one in sets[0]:
+        passages = tuple(Text(name, own[name]) for name in (*one.positive_ids, *one.negative_ids))
+        sets[1].append(replace(one, query=Text(one.query_id, "what " + queries[one.query_id]), passages=passages))
     samplers = tuple(make_sampler(without_texts(part), batch_size=2, negatives=3, seed=1, source="x") for part in sets)
     needed = TextStream(sets, ["1", "2"], queries=[query_file, write_collection(tmp_path, "x-queries", 1)[0]], corpora=[corpus, other])
     dataset = learned.build_token_cache(tmp_path / "cache", needed, reader)
@@ -140,8 +118,8 @@ def test_the_first_documents_are_those_of_the_first_set_and_a_collection_correct
     monkeypatch.setattr("moeir.training.text_stream.HEAD_FIT_DOCUMENTS", 3)
     inline = Example("q", ("d5",), ("d1",), (), Text("q", "?"), (Text("d5", "mine"), Text("d1", "mine too")))
     corpus, documents = write_collection(tmp_path, "documents", 9)
-    needed = TextStream([[inline, *make_examples(5)]], ["x"], queries=[write_collection(tmp_path, "queries", 5)[0]], corpora=[corpus])
-    assert needed.first_documents == [documents["d5"], documents["d1"], documents["d0"]]
+    stream = TextStream([[inline, *make_examples(5)]], ["x"], queries=[], corpora=[corpus])
+    assert stream.first_documents == [documents["d5"], documents["d1"], documents["d0"]]
 
 
 def test_texts_of_a_pipe_are_walked_again_once_it_is_gone(tmp_path):
@@ -167,18 +145,14 @@ def test_a_cache_is_opened_again_and_anything_else_is_another_folder(tmp_path, t
     other = shutil.copytree(tiny_model, tmp_path / "other")
     tokenizer = json.loads((other / "tokenizer.json").read_text())
     (other / "tokenizer.json").write_text(json.dumps(tokenizer, indent=3))
-    for number, (weights, spec, rules) in enumerate(
-        (
-            (other, "dense:head=false", SHORT),
-            (tiny_model, "dense:head=false", SHORT | {"query_prefix": "q "}),
-            (tiny_model, "dense:head=false", SHORT | {"document_length": 15}),
-            (tiny_model, "colbert:markers=true", SHORT),
-            (tiny_model, "colbert:markers=true,augmentation=true", SHORT),
-            (tiny_model, "colbert:markers=true,augmentation=true,attend_masks=true", SHORT),
-        )
-    ):
-        learned.build_token_cache(tmp_path / "cache", needed(), build_checkpoint(weights, spec, rules))
-        assert len(list((tmp_path / "cache").iterdir())) == number + 2
+    others = [(other, "dense:head=false", SHORT), (tiny_model, "dense:head=false", SHORT | {"query_prefix": "q "})]
+    others += [(tiny_model, "dense:head=false", SHORT | {"document_length": 15})]
+    others += [
+        (tiny_model, f"colbert:markers=true{more}", SHORT) for more in ("", ",augmentation=true", ",augmentation=true,attend_masks=true")
+    ]
+    for number, parts in enumerate(others, 2):
+        learned.build_token_cache(tmp_path / "cache", needed(), build_checkpoint(*parts))
+        assert len(list((tmp_path / "cache").iterdir())) == number
     learned.build_token_cache(tmp_path / "cache", needed(), build_checkpoint(tiny_model, "colbert:dim=4", SHORT))  # reads as dense does
     learned.build_token_cache(tmp_path / "cache", needed(10), reader)
     assert len(list((tmp_path / "cache").iterdir())) == 8
@@ -188,7 +162,7 @@ def test_a_killed_making_is_never_read_half(tmp_path, reader, needed, monkeypatc
     monkeypatch.setattr(token_files, "MAX_CHUNK_TEXTS", 3)
     learned.build_token_cache(tmp_path / "whole", needed(), reader)
     expected = file_bytes(tmp_path / "whole")
-    for moment in kill_points(every=8):
+    for moment in kill_points(every=12):
         folder = tmp_path / f"killed{moment}"
         if not kill_at(lambda folder=folder: learned.build_token_cache(folder, needed(), reader), moment):
             break
@@ -217,14 +191,14 @@ def test_texts_go_once_their_tokens_are_there(tmp_path, reader, monkeypatch):
     monkeypatch.setattr("moeir.artifacts.manifests.MAX_HASH_THREADS", 1)  # each thread holds 256 KiB, and how many run at once is chance
     count, peaks, remaining = 200, [], []
     query_file, _ = write_collection(tmp_path, "queries", count)
-    for times in (20, 20, 300):  # the first warms up
+    for times in (2, 20, 300):  # the first warms up
         corpus = tmp_path / "documents.tsv"
         corpus.write_text("".join(f"d{row}\t{animal_text(row) * times}\n" for row in range(count + 2)))
         gc.collect()
         tracemalloc.start()
-        dataset = learned.build_token_cache(
-            tmp_path / str(len(peaks)), TextStream([make_examples(count)], ["x"], queries=[query_file], corpora=[corpus]), reader
-        )
+        stream = TextStream([make_examples(count)], ["x"], queries=[query_file], corpora=[corpus])
+        dataset = learned.build_token_cache(tmp_path / str(len(peaks)), stream, reader)
+        del stream
         peaks.append(tracemalloc.get_traced_memory()[1])
         gc.collect()
         remaining.append(tracemalloc.get_traced_memory()[0])
@@ -234,3 +208,22 @@ def test_texts_go_once_their_tokens_are_there(tmp_path, reader, monkeypatch):
     assert grown > 2_500_000
     assert (peaks[2] - peaks[1]) < grown / 3  # five texts of a chunk at once, never two hundred
     assert (remaining[2] - remaining[1]) < grown / 10
+
+
+def test_batches_are_prefetched_in_order_from_wherever_a_training_goes_on(reader):
+    texts = tokenize_in_memory(reader, *({f"{side}{row}": animal_text(row) for row in range(17)} for side in "qd"))
+    sampler = make_sampler(make_examples(15), batch_size=4, negatives=3, seed=1, source="x")
+    requested = []
+
+    def batch_at(step):
+        requested.append((step, threading.current_thread().name.split("_")[0]))
+        return sampler.batch_at(step)
+
+    batches = learned.prefetch_batches(SimpleNamespace(batch_at=batch_at), texts, 9)
+    for step in (4, 5, 6, 7, 8):
+        batch = batches.at(step)
+        assert batch.ids == sampler.batch_at(step)
+        assert_same_tokens((batch.queries, batch.documents), texts.read_batch(batch.ids))
+        assert len(requested) <= step - 4 + 1 + learned.PREFETCH_STEPS
+    assert requested == [(step, "batches") for step in (4, 5, 6, 7, 8)]
+    assert not [one for one in threading.enumerate() if one.name.startswith("batches")]

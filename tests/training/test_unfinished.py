@@ -29,24 +29,28 @@ def interrupted(moeir, toy, tiny_model_with_head, tmp_path, monkeypatch):
 
 
 WORDS = "unfinished: step 3 of 9; run the same finetune command again to continue"
+READERS = ["info", "encode", "convert", "init", "pretrain"]
+
+
+def readers(folder, toy, tmp_path, names):
+    """Commands that read a checkpoint; convert takes a folder of any format, not the one that is being written."""
+    output = ("--output", tmp_path / "other")
+    flags = {
+        "info": (folder,),
+        "convert": ("--input", folder, "--to", "sentence-transformers", *output),
+        "init": ("--model", folder, "--arch", "splade", *output),
+        "analyze": ("--model", folder, "--corpus", toy / "corpus.jsonl"),
+        "finetune": ("--model", folder, "--train", tmp_path / "train.jsonl", "--corpus", toy / "corpus.jsonl", *output),
+    }
+    usual = ("--model", folder, "--corpus", toy / "corpus.jsonl", *output)
+    names = [name for name in names if name != "convert" or not folder.name.startswith(".")]
+    return [(*name.split(), *flags.get(name.split()[0], usual)) for name in names]
 
 
 def test_an_interrupted_training_is_called_unfinished_until_it_is_finished(interrupted, moeir, toy, tmp_path):
     checkpoint, command = interrupted
     for folder in (checkpoint, checkpoint.with_name(".ckpt.partial")):
-        texts = ("--corpus", toy / "corpus.jsonl", "--output", tmp_path / "other")
-        readers = [
-            ("info", folder),
-            ("encode", "--model", folder, *texts),
-            ("analyze", "usage", "--model", folder, *texts[:2]),
-            ("finetune", "--model", folder, "--train", tmp_path / "train.jsonl", *texts),
-            ("finetune", "--model", folder, "--train", tmp_path / "train.jsonl", *texts, "--dry-run"),
-            ("init", "--model", folder, "--arch", "splade", "--output", tmp_path / "other"),
-            ("pretrain", "--model", folder, *texts),
-        ]
-        if folder == checkpoint:  # convert takes a folder of any format
-            readers.append(("convert", "--input", folder, "--to", "sentence-transformers", "--output", tmp_path / "other"))
-        for reader in readers:
+        for reader in readers(folder, toy, tmp_path, [*READERS, "analyze usage", "finetune", "finetune --dry-run"]):
             result = moeir(*reader)
             assert (result.code, result.stderr) == (4, f"error: {folder}: {WORDS}\n"), (reader, result)
     with pytest.raises(ArtifactError, match=WORDS):
@@ -70,18 +74,10 @@ def test_a_checkpoint_that_a_process_is_training_is_said_to_be_in_training_by_ev
     folder, command = interrupted
     locked_path(folder)
     words = "unfinished: step 3 of 9; a process is training it (moeir finetune); wait until it has ended"
-    texts = ("--corpus", toy / "corpus.jsonl", "--output", tmp_path / "other")
-    for reader in (
-        ("info", folder),
-        ("encode", "--model", folder, *texts),
-        ("encode", "--model", folder.with_name(".ckpt.partial"), *texts),
-        ("convert", "--input", folder, "--to", "sentence-transformers", "--output", tmp_path / "other"),
-        ("init", "--model", folder, "--arch", "splade", "--output", tmp_path / "other"),
-        ("pretrain", "--model", folder, *texts),
-    ):
-        result = moeir(*reader)
-        named = reader[reader.index("--model") + 1] if "--model" in reader else folder
-        assert (result.code, result.stderr) == (4, f"error: {named}: {words}\n"), reader
+    for named, names in ((folder, READERS), (folder.with_name(".ckpt.partial"), ["encode"])):
+        for reader in readers(named, toy, tmp_path, names):
+            result = moeir(*reader)
+            assert (result.code, result.stderr) == (4, f"error: {named}: {words}\n"), reader
     assert words in moeir("report", "--training", folder).stdout
     assert "another process is writing it" in moeir(*command).stderr
 

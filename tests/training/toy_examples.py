@@ -15,10 +15,11 @@ from moeir.mixtures.embedding import EmbeddingMixture
 from moeir.records.examples import Example
 from moeir.training import trainer
 from moeir.training.retrieval_task import RetrievalTask
-from moeir.training.sampling import ShardedTexts, make_sampler
+from moeir.training.sampling import make_sampler
 from moeir.training.text_stream import RowIndex
-from moeir.training.token_cache import TokenCache, TrainingTexts
+from moeir.training.token_cache import ShardedTexts, TokenCache, TrainingTexts
 from moeir.training.trainer import metrics_to_floats
+from tests.processes import run_captured, run_processes
 
 ANIMALS = ("owl", "bat", "bee", "fox", "cat", "hen", "oak", "eel")
 
@@ -69,6 +70,14 @@ def write_training_files(folder: Path, **scores: Callable[[int], list[float]]) -
     lines = (f"q{query} Q0 d{(query + rank) % 30} {rank + 1} {9 - rank} toy\n" for query in range(12) for rank in range(7))
     (folder / "dev.trec").write_text("".join(lines))
     return folder
+
+
+def finetune_by(size: int, folder: Path, *flags: object, output: Path) -> list[dict[str, object]]:
+    """`moeir finetune` on the files of `write_training_files` by so many processes -> the result of each."""
+    sources = ("--train", folder / "train.jsonl", "--corpus", folder / "documents.tsv", "--queries", folder / "queries.tsv")
+    sizes = ("--batch-size", 2, "--negatives", 3, "--steps", 4, "--learning-rate", 2e-4, "--query-length", 12, "--document-length", 28)
+    command = ("finetune", *sources, *sizes, "--dtype", "float32", "--device", "cpu", *flags, "--output", output)
+    return [run_captured(*command)] if size == 1 else run_processes(size, lambda rank: run_captured(*command))
 
 
 def single_part(texts: PackedTokens | ShardedTexts) -> PackedTokens:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from moeir.errors import UsageError
-from moeir.records.examples import Example, Provenance
+from moeir.records.examples import Example, trim_score
 from moeir.records.qrels import Qrels
 from moeir.records.runs import Run
 
@@ -48,7 +48,7 @@ def band(hits: Sequence[str], positives: Collection[str], *, first: int = 0, las
 
 def pool_negatives(
     runs: Mapping[str, Run], query: str, positives: Collection[str], select: NegativeSelector
-) -> dict[str, tuple[Provenance, ...]]:
+) -> dict[str, tuple[dict[str, Any], ...]]:
     """The negatives of one query: documents that `select` takes from each run, interleaved by rank, with their provenance.
 
     >>> bm25 = Run.from_hits({"q": {"a": 9.0, "b": 8.0}})
@@ -59,11 +59,11 @@ def pool_negatives(
     hits = {name: run.hits(query) for name, run in runs.items()}
     columns = [select([document for document, _ in run_hits], positives) for run_hits in hits.values()]
     chosen = dict.fromkeys(document for turn in zip_longest(*columns) for document in turn if document is not None)
-    sources: dict[str, list[Provenance]] = {document: [] for document in chosen}
+    sources: dict[str, list[dict[str, Any]]] = {document: [] for document in chosen}
     for name, run_hits in hits.items():
         for rank, (document, score) in enumerate(run_hits, 1):
             if document in sources:
-                sources[document].append(Provenance(name, rank, score))
+                sources[document].append({"run": name, "rank": rank, "score": trim_score(score)})
     return {document: tuple(entries) for document, entries in sources.items()}
 
 

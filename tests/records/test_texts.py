@@ -160,67 +160,10 @@ def test_marks_within_a_column_and_files_without_a_header_stay_as_they_are(tmp_p
     assert [text.text for text in texts.read_texts(tmp_path / "b.tsv")] == ['"Heroes" and "words', '"all ""quoted"""']
 
 
-HEADER = "id\ttext\ttitle\n1\tone\tOne\n"
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ('2\t"never closed\tTwo\n3\tthree\tThree\n', ':3: a column begins with " and is not closed before line 4, a row of its own'),
-        ('2\ttwo\tTwo\n3\t"never closed\n\n', ":4: not a table: unexpected end of data; a column that begins with"),
-        ('2\t"Heroes" is a song\tTwo\n', ":3: not a table: '\\t' expected after '\"'; a column that begins with"),
-        ('2\t"two\nlines"\tTwo\n3\tthree\n', ":5: expected 3 tab-separated columns (id, text, title), found 2"),
-        ('2\t"two\nlines"\tTwo\na b\tthree\t\n', ":5: id with white space: 'a b'; expected one word"),
-    ],
-)
-def test_a_faulty_table_is_one_error_with_the_line_where_its_row_begins(tmp_path, moeir, rows, message):
-    path = tmp_path / "psgs.tsv"
-    path.write_text(HEADER + rows)
-    with pytest.raises(DataError) as caught:
-        list(texts.read_texts(path))
-    assert str(caught.value).startswith(f"{path}{message}")
-    result = moeir("check", "--corpus", path)
-    assert result.code == 3 and f"{path}{message}".split("; ")[0] in result.stdout
-
-
-@pytest.mark.parametrize(
-    "header",
-    ["docno\ttext", "docno\tanything", "doc-id\tpassage", "passage_id\tsentence", "number\ttitle", '"docno"\t"text"', "id\tabstract",
-     "ID\tlang\tAbstract", "title\ttext", "topic\tquery", "id\ttext\ttext", "corpus-id\tcontents"],
-)  # fmt: skip
-def test_a_header_without_an_id_and_a_text_is_no_document(tmp_path, moeir, header):
-    (tmp_path / "a.tsv").write_text(f"{header}\n1\tAn owl.\n")
-    with pytest.raises(DataError, match=r"a\.tsv:1: the first line looks like a header, .*; expected one of _id, id, .* and one of text, "):
-        list(texts.read_texts(tmp_path / "a.tsv"))
-    result = moeir("check", "--corpus", tmp_path / "a.tsv")
-    assert result.code == 3 and "a.tsv:1: the first line looks like a header" in result.stdout
-
-
 @pytest.mark.parametrize("line", ["cat\tmeow", "paid\tlate", "text\tAn owl.", "7\tpassage", "id\tFreud", "docno\tan id of TREC"])
 def test_a_document_of_one_word_is_no_header(tmp_path, line):
     (tmp_path / "a.tsv").write_text(f"{line}\n2\tAn owl.\n")
     assert [text.id for text in texts.read_texts(tmp_path / "a.tsv")] == [line.split("\t")[0], "2"]
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "words"),
-    [
-        ("texts.csv", "id,text\n1,An owl.\n", "found columns between commas: write them between tabs"),
-        ("topics.txt", "<top>\n<num> Number: 301\n", "found TREC topics: write a line with number, tab and title for each"),
-        ("topics.xml", '<?xml version="1.0"?>\n<topics>', "found XML: "),
-        ("corpus.txt", "<DOC>\n<DOCNO>1</DOCNO>\n", "found TREC documents: write JSON lines"),
-        ("queries.jsonl", '{"q1": {"d1": 1}}\n', ":1: expected a text, found judgements or a run as JSON, {query: {document: …}}"),
-        ("queries.txt", '{"_id": "1", "text": "x"}\n', "found JSON: a file of texts is called .jsonl"),
-        ("train.parquet", "PAR1....PAR1", "expected text, found a parquet file; hf:FOLDER reads the parquet files of a folder"),
-    ],
-)
-def test_what_is_no_file_of_texts_is_named(tmp_path, moeir, name, content, words):
-    (tmp_path / name).write_text(content)
-    with pytest.raises(DataError) as caught:
-        list(texts.read_texts(tmp_path / name))
-    assert words in str(caught.value)
-    result = moeir("check", "--queries", tmp_path / name)
-    assert result.code == 3 and words.split("; ")[0] in result.stdout
 
 
 @pytest.mark.parametrize(

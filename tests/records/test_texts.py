@@ -49,6 +49,17 @@ def test_an_empty_text_is_kept_on_request(tmp_path):
     assert [text.id for text in texts.read_texts(tmp_path / "a.tsv", keep_empty=True)] == ["1", "2"]
 
 
+def test_a_field_of_every_record_is_read(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"_id": "q1", "text": "x", "relation": "P17"}\n{"_id": "q2", "text": "y", "relation": 7}\n')
+    assert texts.read_field(tmp_path / "a.jsonl", "relation") == {"q1": "P17", "q2": "7"}
+    for field, value in (("set", "null"), ("kind", '"\\u001b[31mred"')):
+        (tmp_path / "a.jsonl").write_text('{"_id": "q1", "text": "x", "kind": "\\u001b[31mred"}\n')
+        with pytest.raises(DataError) as caught:
+            texts.read_field(tmp_path / "a.jsonl", field)
+        words = f"a.jsonl:1: field {field!r} of 'q1' is not a printable string or a whole number: {value}"
+        assert str(caught.value) == f"{tmp_path}/{words}"
+
+
 class Row(NamedTuple):
     doc_id: str
     wikitext: str
@@ -95,6 +106,7 @@ def test_ir_datasets_are_sources(monkeypatch):
     for source, problem in (
         ("irds:toy", "irds:toy: expected #docs or #queries; write irds:toy#docs or irds:toy#queries"),
         ("irds:other#docs", "irds:other#docs: ir_datasets has no 'other'"),
+        ("hf:", "hf:: expected the name of a data set behind it"),
     ):
         with pytest.raises(UsageError, match=problem):
             list(texts.read_texts(source))
@@ -142,15 +154,14 @@ TABLE = (  # as csv.writer writes them: quotation marks, tabs and line breaks in
 )
 
 
-@pytest.mark.parametrize("name", ["psgs_w100.tsv.gz", "passages.txt"])
 @pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
-def test_a_table_with_a_header_is_read_as_csv_reads_it(tmp_path, moeir, name, quoting):
-    with lines.open_writer(tmp_path / name) as output:
+def test_a_table_with_a_header_is_read_as_csv_reads_it(tmp_path, moeir, quoting):
+    path = tmp_path / "psgs_w100.tsv.gz"
+    with lines.open_writer(path) as output:
         csv.writer(output, delimiter="\t", lineterminator="\r\n", quoting=quoting).writerows([("id", "text", "title"), *TABLE])
-    assert list(texts.read_texts(tmp_path / name)) == [Text(*row) for row in TABLE]
-    assert moeir("convert", "--input", tmp_path / name, "--to", "texts", "--output", "-").stdout.count("\n") == len(TABLE)
-    result = moeir("check", "--corpus", tmp_path / name)
-    assert result.code == 0, result.stdout
+    assert list(texts.read_texts(path)) == [Text(*row) for row in TABLE]
+    assert moeir("convert", "--input", path, "--to", "texts", "--output", "-").stdout.count("\n") == len(TABLE)
+    assert moeir("check", "--corpus", path).code == 0
 
 
 def test_marks_within_a_column_and_files_without_a_header_stay_as_they_are(tmp_path):

@@ -53,13 +53,3 @@ def test_a_table_has_a_row_for_each_group_and_run():
         *(["micro", "3", "bm25", "0.5000"], ["micro", "3", "other", "0.8333"]),
     ]
     assert rows[-1][4] == "0.367"  # twice 0.184, for two measures; differences 0, 1/2, 1/2: t = 2 with two degrees of freedom
-
-
-def test_an_object_has_the_p_value_against_each_baseline():
-    systems = {"bm25": SAMPLES, "other": BETTER}
-    comparison = result_tables.Comparison("t", against=("bm25", "other"), correction="none")
-    runs = json.loads(result_tables.to_json(systems, comparison))["runs"]
-    assert runs["bm25"]["micro"]["RR"]["p_against"] == {"bm25": None, "other": pytest.approx(0.184, abs=1e-3)}
-    assert runs["other"]["micro"]["RR"]["p_against"] == {"bm25": pytest.approx(0.184, abs=1e-3), "other": None}
-    plain = json.loads(result_tables.to_json(systems))["runs"]
-    assert "p" not in runs["other"]["micro"]["RR"] and "p_against" not in plain["other"]["micro"]["RR"]

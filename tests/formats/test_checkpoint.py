@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 import moeir as package
 from tests.conftest import CommandResult, run_moeir
@@ -43,19 +42,6 @@ def layouts_folder(tmp_path_factory: pytest.TempPathFactory, tiny_model_with_hea
 
 def read_json(path: Path) -> Any:
     return json.loads(path.read_text())
-
-
-@torch.no_grad()
-def test_transformers_reads_the_weights(layouts_folder: Path) -> None:
-    opened, out = package.open_checkpoint(layouts_folder / "dense"), layouts_folder / "dense"
-    model, tokenizer = AutoModel.from_pretrained(out).eval(), AutoTokenizer.from_pretrained(out)
-    states = model(**tokenizer(["owl: " + TEXTS[0]], return_tensors="pt")).last_hidden_state[0]
-    mean = torch.nn.functional.normalize(states.mean(0), dim=0)
-    assert torch.allclose(mean, opened.encode(TEXTS[:1], "query")["global"].vectors[0], atol=1e-5)
-    opened, out = package.open_checkpoint(layouts_folder / "splade"), layouts_folder / "splade-out"
-    logits = AutoModelForMaskedLM.from_pretrained(out).eval()(**tokenizer(TEXTS[:1], return_tensors="pt")).logits[0]
-    lexical: Any = opened.encode(TEXTS[:1])["lexical"]
-    assert torch.allclose(torch.log1p(logits.relu()).amax(0), lexical.to_matrix()[0], atol=1e-5)
 
 
 @needs_peer

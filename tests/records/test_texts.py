@@ -184,10 +184,9 @@ def test_a_document_of_one_word_is_no_header(tmp_path, line):
         ({"_id": "b", "text": None}, ": text is not a string: null"),
         ({"_id": "owl", "text": "bat"}, ": duplicate id 'owl'; ids must be unique"),
         ({"_id": None, "text": "bat"}, ", column '_id': id is not a string: null"),
-        *(({"_id": value, "text": "bat"}, f", column '_id': id is not a string: {shown}")
-          for value, shown in [(12.0, "12.0"), (True, "true"), (b"owl", '"b\'owl\'"'), (["owl"], '["owl"]')]),
+        ({"_id": 12.0, "text": "bat"}, ", column '_id': id is not a string: 12.0"),
     ],
-)  # fmt: skip
+)
 def test_faulty_rows_of_a_table_are_refused_by_row_and_column(tmp_path, row, message):
     datasets = pytest.importorskip("datasets")
     rows = [{"_id": "owl", "text": "owl"}, row] if isinstance(row["_id"], str | None) else [row]  # a column has one type

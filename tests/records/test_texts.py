@@ -130,18 +130,9 @@ def test_saved_datasets_are_sources(tmp_path):
         list(texts.read_texts(f"hf:{tmp_path}/two"))
     with pytest.raises(UsageError, match="has no split 'test'; it has train, dev"):
         list(texts.read_texts(f"hf:{tmp_path}/two@test"))
-
-
-def test_a_dataset_that_cannot_be_had_is_one_line(monkeypatch):
-    datasets = pytest.importorskip("datasets")
-
-    def refuse(*place):
-        raise ConnectionError(f"no way to {place}\nand more")
-
-    monkeypatch.setattr(datasets, "load_dataset", refuse)
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError, match=r"^hf:BeIR/scifact/corpus@corpus: cannot be loaded: .*BeIR/scifact") as caught:
         list(texts.read_texts("hf:BeIR/scifact/corpus@corpus"))
-    assert str(caught.value) == "hf:BeIR/scifact/corpus@corpus: cannot be loaded: no way to ('BeIR/scifact', 'corpus')"
+    assert "\n" not in str(caught.value)
 
 
 TABLE = (  # as csv.writer writes them: quotation marks, tabs and line breaks in a text, a blank line among them

@@ -21,9 +21,9 @@ def test_a_band_is_cut_before_positives_are_removed():
 def test_a_pool_takes_runs_in_turns_and_keeps_every_place():
     pool = mining.pool_negatives(RUNS, "q1", {"a"}, mining.band)
     assert pool == {
-        "b": ({"run": "bm25", "rank": 2, "score": 8.0}, {"run": "dense", "rank": 3, "score": 0.125}),
-        "d": ({"run": "dense", "rank": 1, "score": 0.5},),
-        "c": ({"run": "bm25", "rank": 3, "score": 7.0}, {"run": "dense", "rank": 2, "score": 0.25}),
+        "b": [("bm25", 2, 8.0), ("dense", 3, 0.125)],
+        "d": [("dense", 1, 0.5)],
+        "c": [("bm25", 3, 7.0), ("dense", 2, 0.25)],
     }
     assert list(pool) == ["b", "d", "c"]
     deeper = mining.pool_negatives(RUNS, "q1", {"a"}, partial(mining.band, first=2))

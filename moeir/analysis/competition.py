@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from moeir.analysis.result import AnalysisResult
 from moeir.errors import DataError, UsageError
 from moeir.evaluation import measures
-from moeir.mining import band, pool_negatives
+from moeir.mining import band
 from moeir.records.qrels import Qrels
 from moeir.records.runs import Run
 
@@ -84,7 +84,7 @@ def rank_experts(
     for column, query in enumerate(queries):
         grades = qrels[query]
         relevant = {document for document, grade in grades.items() if grade > 0}
-        pool = pool_negatives(runs, query, relevant, lambda hits, positives: band(hits, positives, last=last))
+        pool = {document for run in runs.values() for document in band(run.documents_of(query), relevant, last=last)}
         drawn = sorted(document for document in pool if _number(document, seed) & 1 == half)
         candidates = [max(relevant, key=lambda one: (grades[one], one)), *sorted(drawn, key=lambda one: _number(one, seed))[:negatives]]
         counts[column] = len(candidates) > 1

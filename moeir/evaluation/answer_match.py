@@ -130,7 +130,7 @@ def hit_labels(runs: Sequence[Run], answers: Answers, corpus: Path) -> list[NDAr
             for row, query in hits.pop(document.id, ()):
                 normalized = answers.normalize(document.text) if normalized is None else normalized
                 labels[row] = answers.contains_answer(query, normalized)
-    if absent := next((document for hits in all_hits for document in hits), None):
+    if absent := min((document for hits in all_hits for document in hits), default=None):
         reason = f"has no document {absent!r}, which a run names; give the corpus that was searched"
         raise DataError(f"{lines.source_name(corpus)}: {reason}")
     return all_labels

@@ -92,7 +92,8 @@ def test_what_the_writer_accepts_the_reader_reads_back(tmp_path_factory, written
         assert {(query, document, grade) for query, grades in judged.items() for document, grade in grades.items()} == expected
 
 
-def test_ids_that_the_reader_refuses_are_not_converted(moeir, tmp_path):
-    (tmp_path / "a.qrels").write_text("q 0 d\u00a01 1\n")  # trec_eval splits at ASCII white space only
-    result = moeir("convert", "--input", tmp_path / "a.qrels", "--from", "qrels", "--to", "beir-qrels", "--output", tmp_path / "b.tsv")
-    assert result.code == 3 and "id with white space" in result.stderr and not (tmp_path / "b.tsv").exists()
+def test_ids_that_the_reader_refuses_are_not_written(tmp_path):
+    for query, document, message in (("q", "d\u00a01", "id with white space"), ("#q", "d", "an id that does not begin with #")):
+        with pytest.raises(DataError, match=message):  # trec_eval splits at ASCII white space only
+            qrels.write_qrels({query: {document: 1}}, tmp_path / "b.qrels")
+        assert not (tmp_path / "b.qrels").exists()

@@ -2,8 +2,8 @@ import csv
 import json
 import sys
 import typing
+from collections import namedtuple
 from types import SimpleNamespace
-from typing import NamedTuple
 
 import pytest
 from hypothesis import given
@@ -60,29 +60,10 @@ def test_a_field_of_every_record_is_read(tmp_path):
         assert str(caught.value) == f"{tmp_path}/{words}"
 
 
-class Row(NamedTuple):
-    doc_id: str
-    wikitext: str
-
-    def default_text(self):
-        return self.wikitext
-
-
-class Article(NamedTuple):
-    doc_id: str
-    title: str
-    body: str
-
-    def default_text(self):
-        return f"{self.title} {self.body}"
-
-
-class Question(NamedTuple):
-    query_id: str
-    text: str
-    answers: tuple[str, ...]
-
-
+Row, Question = namedtuple("Row", "doc_id wikitext"), namedtuple("Question", "query_id text answers")
+Row.default_text = lambda row: row.wikitext
+Article = namedtuple("Article", "doc_id title body")
+Article.default_text = lambda row: f"{row.title} {row.body}"
 ROWS = {  # of documents: the texts, of which title and default text are composed once
     Row("d1", "owl"): Text("d1", "owl"),
     Article("d2", "Owls", "Birds hunt."): Text("d2", "Birds hunt.", title="Owls"),

@@ -148,3 +148,12 @@ def test_a_faulty_file_is_refused_with_its_line(tmp_path, monkeypatch, reader, c
         with pytest.raises(DataError) as caught:
             READERS.get(reader, lambda path: list(texts.read_texts(path)))(path)
         assert str(caught.value).startswith(f"{path}{message}")
+
+
+@pytest.mark.parametrize("content", ["docno\ttext\n1\tAn owl.\n", 'id\ttext\n2\t"never closed\n3\tthree\n', "<top>\n<num> Number: 301\n"])
+def test_check_reports_what_the_reader_refuses(tmp_path, moeir, content):
+    (tmp_path / "a.tsv").write_text(content)
+    with pytest.raises(DataError) as caught:
+        list(texts.read_texts(tmp_path / "a.tsv"))
+    result = moeir("check", "--corpus", tmp_path / "a.tsv")
+    assert result.code == 3 and str(caught.value).split("; ")[0] in result.stdout

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 
 from moeir.errors import UsageError
-from moeir.records.examples import Example, Provenance
+from moeir.records.examples import Example, trim_score
 from moeir.records.qrels import Qrels
 from moeir.records.runs import Run
 
@@ -48,8 +48,9 @@ def band(hits: Sequence[str], positives: Collection[str], *, first: int = 0, las
 
 def pool_negatives(
     runs: Mapping[str, Run], query: str, positives: Collection[str], select: NegativeSelector
-) -> dict[str, tuple[Provenance, ...]]:
-    """The negatives of one query: documents that `select` takes from each run, interleaved by rank, with their provenance.
+) -> dict[str, list[tuple[str, int, float]]]:
+    """The negatives of one query: documents that `select` takes from each run, interleaved by rank, each with the run, rank and score of
+    every list that has it.
 
     >>> bm25 = Run.from_hits({"q": {"a": 9.0, "b": 8.0}})
     >>> dense = Run.from_hits({"q": {"b": 0.7, "c": 0.5}})
@@ -59,12 +60,12 @@ def pool_negatives(
     hits = {name: run.hits(query) for name, run in runs.items()}
     columns = [select([document for document, _ in run_hits], positives) for run_hits in hits.values()]
     chosen = dict.fromkeys(document for turn in zip_longest(*columns) for document in turn if document is not None)
-    sources: dict[str, list[Provenance]] = {document: [] for document in chosen}
+    sources: dict[str, list[tuple[str, int, float]]] = {document: [] for document in chosen}
     for name, run_hits in hits.items():
         for rank, (document, score) in enumerate(run_hits, 1):
             if document in sources:
-                sources[document].append(Provenance(name, rank, score))
-    return {document: tuple(entries) for document, entries in sources.items()}
+                sources[document].append((name, rank, score))
+    return sources
 
 
 def select_candidates(runs: Mapping[str, Run], qrels: Qrels, select: NegativeSelector, *, positive_grade: int = 1) -> list[Run]:
@@ -151,7 +152,10 @@ def mine_negatives(
             counts.unfiltered += "near_positives" in excluded and query not in excluded["near_positives"]
             negatives = {document: negatives[document] for document in _sample(list(negatives), keep, f"{seed} {query}")}
             counts.unscored += 0 if teacher is None else len(negatives.keys() - set(teacher.documents_of(query)))
-            yield Example(query, tuple(positives), tuple(negatives), tuple(negatives.values()))
+            provenance = (
+                [{"run": name, "rank": rank, "score": trim_score(score)} for name, rank, score in sources] for sources in negatives.values()
+            )
+            yield Example(query, tuple(positives), tuple(negatives), tuple(provenance))
 
 
 def _sample(documents: list[str], size: int | None, seed: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 The name on the command line is the name of a file in its package (`architectures/came.py`), or of a function where the package is a
 module of formulas (`mining.py`); the formulas are the functions with the same first parameter. If a file has several classes, its
-first one has the file's name and each other its own: `TevatronIds` in `formats/tevatron.py` is tevatron-ids. The options are the
+first one has the file's name and each other its own: `TevatronIds` in `formats/examples.py` is tevatron-ids. The options are the
 keyword-only parameters; one whose default is the name of a dataclass's instance stands for the fields of the dataclass. Signatures are
 read from the source, so that a misspelt option is refused, and help is printed, before any heavy library loads.
 

@@ -38,36 +38,17 @@ class RouterUsage:
         texts, chances = self.texts + other.texts, self.probability_sum + other.probability_sum
         return type(self)(self.counts + other.counts, chances, texts, self.top_k)
 
-    @property
-    def decisions(self) -> int:
-        """Number of decisions: one per text, or one per token."""
-        return int(self.counts.sum()) // self.top_k
-
-    @property
-    def shares(self) -> Array:
-        """[I] share of each expert in what the decisions select."""
-        shares: Array = self.counts / self.counts.sum()
-        return shares
-
-    @property
-    def probabilities(self) -> Array:
-        """[I] mean probability of each expert."""
-        return self.probability_sum / self.decisions
-
-    @property
-    def entropy_terms(self) -> Array:
-        """[I] -s ln s of each share: their sum is the entropy of usage in nats, ln I for uniform usage, 0 for a single expert.
-
-        >>> RouterUsage(np.array([5, 5, 0]), np.ones(3), 10).entropy_terms
-        array([0.34657359, 0.34657359, 0.        ])
-        """
-        terms: Array = entr(self.shares) + 0.0  # turns -0.0, of a share of 1, into 0.0
-        return terms
-
     def rows(self) -> Iterator[list[object]]:
-        """Rows (unit, expert, count, share, probability, entropy term), and their sum `all`."""
-        unit = "texts" if self.decisions == self.texts else "tokens"
-        columns = (self.counts, self.shares, self.probabilities, self.entropy_terms)
+        """Rows (unit, expert, count, share of what is selected, mean probability, -s ln s of the share s), and their sum `all`.
+
+        The sum of the last column is the entropy of usage in nats, ln I for uniform usage, 0 for a single expert.
+
+        >>> [row[1:] for row in RouterUsage(np.array([5, 5, 0]), np.array([6.0, 3.0, 1.0]), 10).rows()][-1]
+        ['all', 10, 1.0, 1.0, 0.6931]
+        """
+        decisions, shares = int(self.counts.sum()) // self.top_k, self.counts / self.counts.sum()
+        unit = "texts" if decisions == self.texts else "tokens"
+        columns = (self.counts, shares, self.probability_sum / decisions, entr(shares) + 0.0)  # turns -0.0, of a share of 1, into 0.0
         for expert in range(len(self.counts)):
             yield [unit, str(expert), *(column[expert].item() for column in columns)]
         yield [unit, "all", *(column.sum().item() for column in columns)]

@@ -102,9 +102,9 @@ class TrainingMonitor:
         for name, value in facts.items():
             if name == "step" or not _is_finite(value):
                 continue
-            if name not in self.histories:
-                self._register(name)
-            self.histories[name].add(self.step, value)
+            if name not in self.histories and name.startswith("usage."):
+                self.routers.setdefault(name.removeprefix("usage.").rpartition(".")[0], []).append(name)
+            self.histories.setdefault(name, MetricHistory()).add(self.step, value)
             self.latest[name] = value
             if name.startswith("dev."):
                 best, sign = self.best.get(name), -1 if name.rpartition(".")[2] == LOSS_MEASURE else 1
@@ -125,12 +125,6 @@ class TrainingMonitor:
         """Throughput over the last 50 steps."""
         tokens, seconds = (sum(list(self[name].window)[-RECENT:]) if name in self else 0.0 for name in ("tokens", "seconds"))
         return tokens / seconds if seconds else None
-
-    def _register(self, name: str) -> None:
-        self.histories[name] = MetricHistory()
-        kind, _, expert = name.partition(".")
-        if kind == "usage":
-            self.routers.setdefault(expert.rpartition(".")[0], []).append(name)
 
     def _alarm(self, names: Collection[str], message: str, advice: str) -> Iterator[Alarm]:
         """One alarm for all these metrics, if there are any that had none."""

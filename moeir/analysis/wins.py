@@ -10,27 +10,6 @@ TIED = "tied"
 RunValues = Mapping[str, Mapping[str, float]]  # run → query → value
 
 
-def find_winner(values: RunValues, query: str) -> str:
-    """The only best run on a query, or `tied`.
-
-    >>> values = {"a": {"q": 1.0, "p": 0.5}, "b": {"q": 0.5, "p": 0.5}}
-    >>> find_winner(values, "q"), find_winner(values, "p")
-    ('a', 'tied')
-    """
-    best = max(by_query[query] for by_query in values.values())
-    names = [name for name, by_query in values.items() if by_query[query] == best]
-    return names[0] if len(names) == 1 else TIED
-
-
-def analyze_wins(values: RunValues, measure: str) -> AnalysisResult:
-    """Queries on which each run is the only best: a row per run with its mean, then `tied`, without a mean."""
-    queries = list(next(iter(values.values())))
-    winners = Counter(find_winner(values, query) for query in queries)
-    means: dict[str, float | None] = {run: sum(by_query.values()) / len(queries) for run, by_query in values.items()}
-    rows = [[run, len(queries), winners[run], winners[run] / len(queries), mean] for run, mean in (means | {TIED: None}).items()]
-    return AnalysisResult(["run", "queries", "wins", "share", measure], rows)
-
-
 def list_wins(values: RunValues) -> AnalysisResult:
     """A row per query: the winner, the value of each run and the spread, the largest minus the smallest value.
 
@@ -50,3 +29,12 @@ def list_wins(values: RunValues) -> AnalysisResult:
         rows.append([query, winner, *scores.values(), highest - lowest])
     rows.sort(key=lambda row: row[-1], reverse=True)
     return AnalysisResult(["query", "winner", *values, "spread"], rows)
+
+
+def analyze_wins(values: RunValues, measure: str) -> AnalysisResult:
+    """Queries on which each run is the only best: a row per run with its mean, then `tied`, without a mean."""
+    queries = list_wins(values).rows
+    winners = Counter(winner if winner in values else TIED for _, winner, *_ in queries)
+    means: dict[str, float | None] = {run: sum(by_query.values()) / len(queries) for run, by_query in values.items()}
+    rows = [[run, len(queries), winners[run], winners[run] / len(queries), mean] for run, mean in (means | {TIED: None}).items()]
+    return AnalysisResult(["run", "queries", "wins", "share", measure], rows)

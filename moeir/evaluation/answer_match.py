@@ -122,38 +122,28 @@ def hit_labels(runs: Sequence[Run], answers: Answers, corpus: Path) -> list[NDAr
 
     The corpus is read once; no text stays in memory.
     """
-    all_hits = [_HitsByDocument(run, answers) for run in runs]
+    all_labels = [np.zeros(len(run.documents), dtype=bool) for run in runs]
+    all_hits = [_group_hits(run, answers) for run in runs]
     for document in texts.read_texts(corpus, keep_empty=True):
         normalized = None
-        for hits in all_hits:
-            for row, query in hits.pop(document.id):
+        for labels, hits in zip(all_labels, all_hits, strict=True):
+            for row, query in hits.pop(document.id, ()):
                 normalized = answers.normalize(document.text) if normalized is None else normalized
-                hits.labels[row] = answers.contains_answer(query, normalized)
-    if absent := next((document for hits in all_hits for document in hits.unread), None):
+                labels[row] = answers.contains_answer(query, normalized)
+    if absent := min((document for hits in all_hits for document in hits), default=None):
         reason = f"has no document {absent!r}, which a run names; give the corpus that was searched"
         raise DataError(f"{lines.source_name(corpus)}: {reason}")
-    return [hits.labels for hits in all_hits]
+    return all_labels
 
 
-class _HitsByDocument:
-    """Hits of a run grouped by document, so that each text is matched when the corpus reader reaches it."""
-
-    def __init__(self, run: Run, answers: Answers) -> None:
-        self.labels = np.zeros(len(run.documents), dtype=bool)
-        self._run, self._query_rows = run, np.repeat(np.arange(len(run)), np.diff(run.starts))
-        has_answers = np.array([query in answers.by_question for query in run.queries], dtype=bool)
-        rows = np.flatnonzero(has_answers[self._query_rows])
-        self._rows = rows[np.argsort(run.documents[rows], kind="stable")]
-        codes, firsts = np.unique(run.documents[self._rows], return_index=True)
-        self._bounds = np.append(firsts, len(rows))
-        self.unread = {run.document_ids[code]: number for number, code in enumerate(codes.tolist())}
-
-    def pop(self, document: str) -> list[tuple[int, str]]:
-        """Rows and queries of the hits of this document, which counts as read from now on."""
-        if (number := self.unread.pop(document, None)) is None:
-            return []
-        rows = self._rows[self._bounds[number] : self._bounds[number + 1]].tolist()
-        return [(row, self._run.queries[self._query_rows[row]]) for row in rows]
+def _group_hits(run: Run, answers: Answers) -> dict[str, list[tuple[int, str]]]:
+    """The row and the query of each hit of a question, by document."""
+    hits: dict[str, list[tuple[int, str]]] = {}
+    for query in filter(answers.by_question.__contains__, run.queries):
+        first = int(run.starts[run.query_rows[query]])
+        for row, document in enumerate(run.documents_of(query), first):
+            hits.setdefault(document, []).append((row, query))
+    return hits
 
 
 def _compile_phrase(answer: str) -> str | None:

@@ -3,7 +3,7 @@
 The values are those of trec_eval: the gain is a grade above 0, a document is relevant from grade `rel` on, and a missing list counts 0.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -18,6 +18,7 @@ from moeir.records.runs import Run
 
 _Integers: TypeAlias = NDArray[np.int64]
 _Floats: TypeAlias = NDArray[np.float64]
+NATIVE_MEASURES = ("nDCG", "AP", "RR", "R", "NumRel", "NumQ")
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,9 +53,27 @@ class JudgedRanks:
 
     def compute(self, measure: Measure) -> dict[str, float]:
         """Value of the measure for every query; `is_native(measure)` must be true."""
-        options = dict(measure.params)
-        kind, rel, cutoff = NATIVE_MEASURES[str(measure.NAME)], int(options.get("rel", 1)), int(options.get("cutoff", 0) or 2**62)
-        return dict(zip(self.queries, kind(self, rel, cutoff).tolist(), strict=True))
+        rel, cutoff = int(measure.params.get("rel", 1)), int(measure.params.get("cutoff", 0) or 2**62)
+        relevant = self.sum_by_query(self.query_rows[self.grades >= rel])
+        retrieved = (self.grades >= rel) & (self.ranks > 0) & (self.ranks <= cutoff)
+        owners, ranks = self.query_rows[retrieved], self.ranks[retrieved]
+        hit_numbers = _rank_in_groups(owners)  # 1 for the first relevant document of a query
+        match str(measure.NAME):
+            case "nDCG":
+                gains = self.sum_by_query(owners, self.grades[retrieved] / np.log2(ranks + 1))
+                ideal_owners, positions, best = self.ideal_gains
+                values = _divide_or_zero(gains, self.sum_by_query(ideal_owners[positions <= cutoff], best[positions <= cutoff]))
+            case "AP":
+                values = _divide_or_zero(self.sum_by_query(owners, hit_numbers / ranks), relevant)
+            case "RR":
+                values = self.sum_by_query(owners[hit_numbers == 1], 1.0 / ranks[hit_numbers == 1])
+            case "R":
+                values = _divide_or_zero(self.sum_by_query(owners), relevant)
+            case "NumRel":
+                values = relevant
+            case _:
+                values = np.ones(len(self.queries))
+        return dict(zip(self.queries, values.tolist(), strict=True))
 
     @cached_property
     def ideal_gains(self) -> tuple[_Integers, _Integers, _Floats]:
@@ -69,52 +88,11 @@ class JudgedRanks:
         """Counts, or sums of weights, by query [Q]."""
         return np.bincount(owners, weights, minlength=len(self.queries)).astype(np.float64)
 
-    def count_relevant(self, rel: int) -> _Floats:
-        """Number of relevant documents [Q]."""
-        return self.sum_by_query(self.query_rows[self.grades >= rel])
-
-    def find_relevant_hits(self, rel: int, cutoff: int) -> tuple[_Integers, _Integers]:
-        """Query rows and ranks of the relevant documents retrieved within the cutoff."""
-        selected = (self.grades >= rel) & (self.ranks > 0) & (self.ranks <= cutoff)
-        return self.query_rows[selected], self.ranks[selected]
-
 
 def is_native(measure: Measure) -> bool:
     """Whether the measure, with its options, is computed here rather than by ir-measures."""
     plain = set(measure.params) <= {"cutoff", "rel"} and (measure.NAME != "nDCG" or set(measure.params) <= {"cutoff"})
     return measure.NAME in NATIVE_MEASURES and plain
-
-
-def _compute_ndcg(judged: JudgedRanks, rel: int, cutoff: int) -> _Floats:
-    selected = (judged.grades > 0) & (judged.ranks > 0) & (judged.ranks <= cutoff)
-    gains = judged.sum_by_query(judged.query_rows[selected], judged.grades[selected] / np.log2(judged.ranks[selected] + 1))
-    owners, positions, best = judged.ideal_gains
-    return _divide_or_zero(gains, judged.sum_by_query(owners[positions <= cutoff], best[positions <= cutoff]))
-
-
-def _compute_average_precision(judged: JudgedRanks, rel: int, cutoff: int) -> _Floats:
-    owners, ranks = judged.find_relevant_hits(rel, cutoff)
-    return _divide_or_zero(judged.sum_by_query(owners, _rank_in_groups(owners) / ranks), judged.count_relevant(rel))
-
-
-def _compute_reciprocal_rank(judged: JudgedRanks, rel: int, cutoff: int) -> _Floats:
-    owners, ranks = judged.find_relevant_hits(rel, cutoff)
-    first = _rank_in_groups(owners) == 1
-    return judged.sum_by_query(owners[first], 1.0 / ranks[first])
-
-
-def _compute_recall(judged: JudgedRanks, rel: int, cutoff: int) -> _Floats:
-    return _divide_or_zero(judged.sum_by_query(judged.find_relevant_hits(rel, cutoff)[0]), judged.count_relevant(rel))
-
-
-NATIVE_MEASURES: dict[str, Callable[[JudgedRanks, int, int], _Floats]] = {
-    "nDCG": _compute_ndcg,
-    "AP": _compute_average_precision,
-    "RR": _compute_reciprocal_rank,
-    "R": _compute_recall,
-    "NumRel": lambda judged, rel, cutoff: judged.count_relevant(rel),
-    "NumQ": lambda judged, rel, cutoff: np.ones(len(judged.queries)),
-}
 
 
 def _rank_in_groups(owners: _Integers) -> _Integers:

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import ir_measures
+import numpy as np
 from ir_measures import Measure, providers
 
 from moeir.errors import DataError, UsageError
 from moeir.evaluation.judged_ranks import JudgedRanks, is_native
+from moeir.records.ids import Ids
 from moeir.records.passages import find_passage_of
 from moeir.records.qrels import Qrels
 from moeir.records.runs import Run
@@ -114,6 +116,25 @@ def evaluate_run(run: Run, qrels: Qrels, measures: Collection[Measure]) -> dict[
         for metric in _compute_with_ir_measures(run if None in cutoffs else run.top(max(cutoffs)), qrels, others):
             values[str(metric.measure)][metric.query_id] = float(metric.value)
     return values
+
+
+def evaluate_as(tool: str, run: Run, qrels: Qrels, measures: Collection[Measure]) -> dict[str, dict[str, float]]:
+    """Values as another tool has them, of each judged query with hits: `trec_eval` without -c (and MTEB), or `beir`, for which RR is of all
+    and no document counts that has its query's id."""
+    run = remove_own_ids(run) if tool == "beir" else run
+    values = evaluate_run(run, qrels, measures)
+    for measure in measures:
+        if tool != "beir" or measure.NAME != "RR":
+            values[str(measure)] = {query: value for query, value in values[str(measure)].items() if query in run.query_rows}
+    return values
+
+
+def remove_own_ids(run: Run) -> Run:
+    """The run without documents whose id is their query's."""
+    own = Ids.from_strings(run.document_ids).lookup(run.queries)
+    keep = run.documents != np.repeat(own, np.diff(run.starts))
+    starts = np.concatenate([[0], np.cumsum(keep)])[run.starts]
+    return Run(run.queries, starts, run.documents[keep], run.scores[keep], run.document_ids, run.tag)
 
 
 def aggregate_values(values: Mapping[str, Mapping[str, float]]) -> dict[str, float]:

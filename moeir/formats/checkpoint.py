@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from moeir import variants
 from moeir.architectures.checkpoint import RetrievalModel, open_checkpoint
@@ -20,6 +20,7 @@ from moeir.artifacts import manifests
 from moeir.backbones.families import weights_io
 from moeir.backbones.torch_files import write_torch_file
 from moeir.errors import UsageError
+from moeir.formats import base
 from moeir.formats.base import Conversion, Format
 from moeir.heads.classification import ClassificationHead, WordLogitHead
 from moeir.heads.lexical import WEIGHT_UNIT
@@ -30,11 +31,20 @@ SPARSE = "sentence_transformers.sparse_encoder.models"
 ROUTED = ("SparseStaticEmbedding", "MLMTransformer", "SpladePooling")
 
 
-class Checkpoint(Format):
-    """A moeir checkpoint, read only; `moeir init` makes one from another library's weights."""
+class Layout(base.Format):
+    """A folder that another library opens; `moeir init` reads it."""
 
     kind = "checkpoint"
     is_folder = True
+    arch: ClassVar[str]  # of the checkpoint that `init` makes from it
+
+    def read(self, path: Path, conversion: Conversion) -> Iterator[RetrievalModel]:
+        """UsageError that names the command which reads the folder."""
+        raise UsageError(f"{path}: moeir init --model {path} --arch {self.arch} makes a checkpoint from it")
+
+
+class Checkpoint(Layout, Format):
+    """A moeir checkpoint, read only; `moeir init` makes one from another library's weights."""
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[RetrievalModel]:
         manifests.verify_artifact(path, "checkpoint")
@@ -44,14 +54,10 @@ class Checkpoint(Format):
         raise UsageError("--to checkpoint: moeir init --model FOLDER --arch … makes a checkpoint from the weights of other libraries")
 
 
-class SentenceTransformers(Format):
+class SentenceTransformers(Layout, Format):
     """A folder that sentence-transformers opens, from a SPLADE or a dense checkpoint, or a cross-encoder with head=yes-no."""
 
-    kind = "checkpoint"
-    is_folder = True
-
-    def read(self, path: Path, conversion: Conversion) -> Iterator[RetrievalModel]:
-        raise UsageError(f"{path}: moeir init --model {path} --arch dense makes a checkpoint from it, with its prefixes and lengths")
+    arch = "dense"
 
     def write(self, items: Iterator[RetrievalModel], path: Path, conversion: Conversion) -> int:
         items = iter([model := next(items)])
@@ -96,14 +102,10 @@ def _write_routes(path: Path, model: RetrievalModel, pooling: Mapping[str, Any])
     write_json(path / "modules.json", [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Router"}])
 
 
-class Pylate(Format):
+class Pylate(Layout, Format):
     """A folder that PyLate and sentence-transformers 6 open, from a colbert checkpoint with markers and unit vectors."""
 
-    kind = "checkpoint"
-    is_folder = True
-
-    def read(self, path: Path, conversion: Conversion) -> Iterator[RetrievalModel]:
-        raise UsageError(f"{path}: moeir init --model {path} --arch colbert makes a checkpoint from it")
+    arch = "colbert"
 
     def write(self, items: Iterator[RetrievalModel], path: Path, conversion: Conversion) -> int:
         model, options = _take_checkpoint(items, conversion, ("colbert",), {"normalise": True, "markers": True})
@@ -130,14 +132,10 @@ class Pylate(Format):
         return 1
 
 
-class BgeM3(Format):
+class BgeM3(Layout, Format):
     """A folder that FlagEmbedding opens as BGEM3FlagModel, and sentence-transformers for its vectors, from a bge-m3 checkpoint."""
 
-    kind = "checkpoint"
-    is_folder = True
-
-    def read(self, path: Path, conversion: Conversion) -> Iterator[RetrievalModel]:
-        raise UsageError(f"{path}: moeir init --model {path} --arch bge-m3 makes a checkpoint from it")
+    arch = "bge-m3"
 
     def write(self, items: Iterator[RetrievalModel], path: Path, conversion: Conversion) -> int:
         model, _ = _take_checkpoint(items, conversion, ("bge-m3",), {"experts": ("global", "lexical", "local")}, keeps=("scales",))

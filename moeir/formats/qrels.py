@@ -1,12 +1,10 @@
-"""Judgements as TREC's; parts shared by formats that hold judgements."""
+"""Judgements as TREC's."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from moeir import data_sources
-from moeir.formats.base import Collection, Conversion, Format
+from moeir.formats.base import Conversion, Format
 from moeir.records import lines, qrels
-from moeir.records.qrels import Qrels
 
 Judgement = tuple[str, str, int]
 
@@ -30,24 +28,3 @@ class TrecQrels(Format):
 def iter_judgements(grades: Mapping[str, Mapping[str, int]]) -> Iterator[Judgement]:
     """Query, document and grade of every judgement."""
     return ((query, document, grade) for query, documents in grades.items() for document, grade in documents.items())
-
-
-def write_collection(collection: Collection, folder: Path, conversion: Conversion, writers: Mapping[str, Format]) -> int:
-    """Write the files of a collection and return its number of documents.
-
-    `writers` maps the path of the corpus, of the queries, and of the judgements of each SPLIT to their formats, in this order.
-    """
-    corpus_file, queries_file, qrels_file = writers
-    (folder / corpus_file).parent.mkdir(exist_ok=True)
-    count = writers[corpus_file].write(iter(collection.corpus), folder / corpus_file, conversion)
-    writers[queries_file].write(iter(collection.queries), folder / queries_file, conversion)
-    for split, grades in collection.qrels.items():
-        path = folder / qrels_file.replace("SPLIT", split)
-        path.parent.mkdir(exist_ok=True)
-        writers[qrels_file].write(iter_judgements(grades), path, conversion)
-    return count
-
-
-def read_qrels_splits(folder: Path, prefix: str, suffixes: tuple[str, ...]) -> dict[str, Qrels]:
-    """Judgements by split, from every file named `prefixSPLITsuffix`, in the order of file names."""
-    return {split: qrels.read_qrels(file) for split, file in data_sources.split_files(folder, prefix, suffixes).items()}

@@ -33,6 +33,12 @@ class JsonlTexts(TextFormat, Format):
         return {self.id_field: record.pop("_id"), **record, **(item.extra or {})}
 
 
+class TevatronTexts(JsonlTexts, Format):
+    """JSON lines {"docid", "title", "text"}: Tevatron's corpora."""
+
+    id_field = "docid"
+
+
 class Tsv(TextFormat, Format):
     """Tab-separated id and text: MS MARCO's collection.tsv and queries.tsv."""
 

@@ -25,17 +25,9 @@ LOST_PROVENANCE = "field 'negative_provenance' of a query of several rows"
 
 
 @dataclass(frozen=True, slots=True)
-class Provenance:
-    """The run that retrieved a document, its rank there (from 1) and its score."""
-
-    run: str
-    rank: int
-    score: float
-
-
-@dataclass(frozen=True, slots=True)
 class Example:
-    """A query with its positives and negatives; `provenance` is empty or has one entry per negative.
+    """A query with its positives and negatives; `provenance` is empty or has for each negative a list of {"run", "rank", "score"}: the runs
+    that retrieved it.
 
     A teacher's scores are in the order of the ids, for all documents or for none.
     """
@@ -43,7 +35,7 @@ class Example:
     query_id: str
     positive_ids: tuple[str, ...]
     negative_ids: tuple[str, ...]
-    provenance: tuple[tuple[Provenance, ...], ...] = ()
+    provenance: tuple[Any, ...] = ()
     query: Text | None = None
     passages: tuple[Text, ...] = ()
     positive_scores: tuple[float, ...] = ()
@@ -195,10 +187,7 @@ def teacher_fields(example: Example) -> dict[str, Any]:
         for side, scores in (("positive", example.positive_scores), ("negative", example.negative_scores)):
             fields[f"{side}_scores"] = [trim_score(score) for score in scores]
     if example.provenance:
-        fields["negative_provenance"] = [
-            [{"run": entry.run, "rank": entry.rank, "score": trim_score(entry.score)} for entry in entries]
-            for entries in example.provenance
-        ]
+        fields["negative_provenance"] = list(example.provenance)
     return fields
 
 
@@ -226,11 +215,15 @@ def parse_example(record: Any, where: str, *, provenance: bool, unique: bool = T
         raise DataError(f"{where}: query {query_id!r} has no positive")
     if unique and (both := set(positives) & set(negatives)):
         raise DataError(f"{where}: document {min(both)!r} is a positive and a negative of query {query_id!r}")
-    entries = _parse_provenance(record, len(negatives), where) if provenance else ()
+    entries: list[Any] = []
+    if provenance and "negative_provenance" in record:
+        entries = _list_field(record, "negative_provenance", where)
+        if len(entries) != len(negatives):
+            raise DataError(f"{where}: {len(negatives)} negatives, but negative_provenance has {len(entries)} entries")
     if inline and all(passage.get("score") is not None for side in _SIDES for passage in record[f"{side}_passages"]):
         record = {f"{side}_scores": [passage["score"] for passage in record[f"{side}_passages"]] for side in _SIDES} | record
     positive_scores, negative_scores = _parse_teacher_scores(record, {"positive": len(positives), "negative": len(negatives)}, where)
-    return Example(query_id, positives, negatives, entries, query, tuple(passages.values()), positive_scores, negative_scores)
+    return Example(query_id, positives, negatives, tuple(entries), query, tuple(passages.values()), positive_scores, negative_scores)
 
 
 def _parse_side(record: dict[str, Any], side: str, inline: bool, passages: dict[str, Text], where: str, unique: bool) -> tuple[str, ...]:
@@ -268,15 +261,3 @@ def _list_field(record: dict[str, Any], field: str, where: str) -> list[Any]:
     if not isinstance(values := record.get(field), list):
         raise DataError(f"{where}: {field} is not a list" if field in record else f"{where}: no {field}")
     return values
-
-
-def _parse_provenance(record: dict[str, Any], negatives: int, where: str) -> tuple[tuple[Provenance, ...], ...]:
-    if "negative_provenance" not in record:
-        return ()
-    entries = _list_field(record, "negative_provenance", where)
-    if len(entries) != negatives:
-        raise DataError(f"{where}: {negatives} negatives, but negative_provenance has {len(entries)} entries")
-    try:
-        return tuple(tuple(Provenance(str(one["run"]), int(one["rank"]), float(one["score"])) for one in entry) for entry in entries)
-    except (TypeError, KeyError, ValueError, OverflowError):
-        raise DataError(f'{where}: negative_provenance is not a list of lists of {{"run", "rank", "score"}}') from None

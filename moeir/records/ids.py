@@ -123,9 +123,6 @@ class Ids(IdColumn):
         rows = np.minimum(np.searchsorted(self.byte_strings, targets), len(self) - 1)
         return np.where(self.byte_strings[rows] == targets, rows, -1)
 
-    def __repr__(self) -> str:
-        return f"Ids({list(self)!r})" if len(self) < 9 else f"<{len(self):,} ids from {self[0]!r} to {self[-1]!r}>"
-
 
 def merge_vocabularies(lists: Sequence[Sequence[str]]) -> tuple[Sequence[str], list[NDArray[np.int32]]]:
     """The union of ascending id lists, ascending, and for each list the indexes of its ids in the union.

@@ -18,7 +18,6 @@ from moeir.errors import DataError
 from moeir.parsing import shorten_message
 from moeir.records import lines, trec_columns
 from moeir.records.ids import IdColumn, Ids, parse_id
-from moeir.records.trec_columns import RUN_COLUMNS
 
 Integers: TypeAlias = NDArray[np.int64]
 Codes: TypeAlias = NDArray[np.int32]
@@ -191,11 +190,7 @@ class Run:
 
 def read_run(path: Path | str) -> Run:
     """Read a run of TREC lines, `query Q0 document rank score tag`; the rank column is ignored, ranks follow from the scores."""
-    table = trec_columns.read_columns(path, RUN_COLUMNS.index("score"))
-    owners, scores = table.query_codes, table.numbers
-    documents, tag = (table.document_ids, table.document_codes), table.first_words[5]
-    run = Run.from_columns(table.queries, owners, *documents, scores, tag, where=f"{lines.source_name(path)}: ")
-    del documents, owners, scores, table
+    run = Run.from_columns(*trec_columns.read_columns(path), where=f"{lines.source_name(path)}: ")
     trec_columns.release_memory(len(run.scores))
     return run
 
@@ -249,7 +244,7 @@ def sort_lists(starts: Integers, documents: NDArray[np.integer], scores: Scores)
 
 def parse_hit(line: str, where: str) -> tuple[str, str, int, float, str]:
     """Query, document, rank, score and tag of a line of a run, by the same rules as `read_run`; the rank is a whole number."""
-    words, score = trec_columns.parse_line(line.encode(), where, RUN_COLUMNS.index("score"))
+    words, score = trec_columns.parse_line(line.encode(), where)
     trec_columns.check_iteration(words, line.encode(), where)
     query, _, document, rank, _, tag = (word.decode() for word in words)
     if not rank.isdecimal() or len(rank) > MAX_RANK_DIGITS:

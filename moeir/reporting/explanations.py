@@ -5,7 +5,7 @@ Each document has the largest terms of an expert with terms, and its best token 
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain, groupby
+from itertools import groupby
 from typing import Any
 
 MAX_TERMS = 10
@@ -43,28 +43,22 @@ def _pack_columns(rows: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
     def encode(word: str | None) -> int:
         return -1 if word is None else codes.setdefault(word, len(codes))
 
+    def pack(entries: Iterable[Mapping[str, Any]], fields: Sequence[str]) -> list[float]:
+        values = (entry.get(field) for entry in entries for field in fields)
+        return [encode(value) if isinstance(value, str | None) else _round_digits(value) for value in values]
+
     experts = list(dict.fromkeys(expert for row in rows for expert in row or ()))
     columns: dict[str, Any] = {"x": experts}
     if any(evidence.get("part") is not None for row in rows for evidence in (row or {}).values()):
         columns["p"] = [row and [_round_digits(row.get(expert, {}).get("part"), 4) for expert in experts] for row in rows]
     for expert in experts:
         evidence = [(row or {}).get(expert, {}) for row in rows]
-        terms = [_pack_terms(entry.get("terms", ())[:MAX_TERMS], encode) for entry in evidence]
-        tokens = [_pack_tokens(entry.get("tokens", ()), encode) for entry in evidence]
+        terms = [pack(entry.get("terms", ())[:MAX_TERMS], ("term", "query", "document")) for entry in evidence]
+        tokens = [pack(entry.get("tokens", ()), ("query", "document", "similarity")) for entry in evidence]
         for name, lists in (("t", terms), ("k", tokens)):
             if any(lists):
                 columns.setdefault(name, {})[expert] = lists
     return columns | {"w": list(codes)}
-
-
-def _pack_terms(terms: Sequence[Mapping[str, Any]], encode: Callable[[str | None], int]) -> list[float]:
-    rows = ((encode(one["term"]), _round_digits(one["query"]), _round_digits(one["document"])) for one in terms)
-    return list(chain.from_iterable(rows))
-
-
-def _pack_tokens(tokens: Sequence[Mapping[str, Any]], encode: Callable[[str | None], int]) -> list[float]:
-    rows = ((encode(one["query"]), encode(one.get("document")), _round_digits(one["similarity"])) for one in tokens)
-    return list(chain.from_iterable(rows))
 
 
 def _round_digits(number: Any, count: int = 3) -> Any:

@@ -12,6 +12,7 @@ import numpy as np
 
 from moeir.evaluation import result_tables, significance
 from moeir.records import texts
+from moeir.records.ids import Ids
 from moeir.records.qrels import Qrels
 from moeir.records.runs import Run
 from moeir.records.texts import Text
@@ -51,7 +52,6 @@ class QueryPages:
     def __init__(self, runs: Mapping[str, Run], qrels: Qrels, depth: int) -> None:
         self.runs, self.qrels, self.depth, self.queries = runs, qrels, depth, list(qrels)
         self._tops = [run.top(depth) for run in runs.values()]
-        self._codes = [{name: code for code, name in enumerate(run.document_ids)} for run in runs.values()]
 
     def shown_documents(self, query: str) -> list[str]:
         """Documents on the page of a query: the top of every list, run by run, then at most `depth` further relevant documents."""
@@ -65,8 +65,8 @@ class QueryPages:
         documents = self.shown_documents(query)
         grades = self.qrels.get(query, {})
         ranks, scores = [], []
-        for run, codes in zip(self.runs.values(), self._codes, strict=True):
-            run_ranks = _find_ranks(run, codes, query, documents)
+        for run in self.runs.values():
+            run_ranks = _find_ranks(run, query, documents)
             first = run.starts[run.query_rows[query]] - 1 if any(run_ranks) else 0
             ranks.append(run_ranks)
             scores.append([float(f"{run.scores[first + rank]:.6g}") if rank else None for rank in run_ranks])  # rounded for display
@@ -77,8 +77,8 @@ class QueryPages:
         """By run and query the rank of the first relevant document; 0 if there is none."""
         answers = [[name for name, grade in self.qrels.get(query, {}).items() if grade > 0] for query in queries]
         ranks_by_run = []
-        for run, codes in zip(self.runs.values(), self._codes, strict=True):
-            answer_ranks = (_find_ranks(run, codes, query, names) for query, names in zip(queries, answers, strict=True))
+        for run in self.runs.values():
+            answer_ranks = (_find_ranks(run, query, names) for query, names in zip(queries, answers, strict=True))
             ranks_by_run.append([min(filter(None, ranks), default=0) for ranks in answer_ranks])
         return ranks_by_run
 
@@ -115,12 +115,12 @@ class QueryPages:
             yield f"texts-{index}", documents
 
 
-def _find_ranks(run: Run, codes: Mapping[str, int], query: str, names: Sequence[str]) -> list[int]:
+def _find_ranks(run: Run, query: str, names: Sequence[str]) -> list[int]:
     """The rank of each document in the list of a query; 0 if it is absent."""
     documents = run.list_at(run.query_rows[query])[0] if query in run.query_rows else run.documents[:0]
     if not len(documents):
         return [0] * len(names)
-    matches = documents == np.array([codes.get(name, -1) for name in names], dtype=np.int64)[:, None]  # [names, hits]
+    matches = documents == Ids.from_strings(run.document_ids).lookup(names)[:, None]  # [names, hits]
     ranks: list[int] = np.where(matches.any(axis=1), matches.argmax(axis=1) + 1, 0).tolist()
     return ranks
 

@@ -111,7 +111,7 @@ class Evaluate(Stage):
         return f"report {runs} --qrels QRELS --output report.html"
 
     def work(self) -> Counts:
-        from moeir.evaluation import compat, measures
+        from moeir.evaluation import measures
         from moeir.evaluation.answer_match import DEFAULT_MEASURES as OF_ANSWERS
         from moeir.evaluation.result_tables import ALL_QUERIES, group_samples
         from moeir.records import lines, texts
@@ -123,7 +123,7 @@ class Evaluate(Stage):
         notes, queries = [], 0
         for name, path, run, qrels, note in self._runs_with_qrels(requested):
             with name_source(path):
-                evaluate = measures.evaluate_run if self.compat is None else partial(compat.evaluate_as, self.compat)
+                evaluate = measures.evaluate_run if self.compat is None else partial(measures.evaluate_as, self.compat)
                 run_values = evaluate(run, qrels, requested)
             with name_source(fields_file):
                 values[name] = {ALL_QUERIES: run_values} if groups is None else group_samples(run_values, groups, str(self.group_by))

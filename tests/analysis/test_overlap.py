@@ -16,7 +16,6 @@ def test_rank_biased_overlap_is_the_sum_of_the_paper(first, second, persistence)
     assert similarity == pytest.approx(rbo(second, first, persistence=persistence), abs=1e-12)
     assert -1e-12 <= similarity <= 1 + 1e-12
 
-
     assert rbo(first, first) == pytest.approx(1.0) and overlap(first, first) == 1.0
 
 

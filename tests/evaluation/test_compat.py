@@ -3,7 +3,7 @@
 import pytest
 import pytrec_eval
 
-from moeir.evaluation import compat, measures
+from moeir.evaluation import measures
 from moeir.records import runs
 
 LINES = [
@@ -26,7 +26,7 @@ def path(tmp_path):
 
 def tool_mean(path, tool, name):
     measure = measures.parse_measure(name)
-    mean = measures.aggregate_values(compat.evaluate_as(tool, runs.read_run(path), QRELS, [measure]))[str(measure)]
+    mean = measures.aggregate_values(measures.evaluate_as(tool, runs.read_run(path), QRELS, [measure]))[str(measure)]
     return round(mean, 5) if tool == "beir" else mean
 
 

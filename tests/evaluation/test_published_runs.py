@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from moeir.evaluation import compat, measures
+from moeir.evaluation import measures
 from moeir.fusion import formulas
 from moeir.records import qrels, runs
 
@@ -28,7 +28,7 @@ def judged():
 @pytest.mark.parametrize("tool", ["trec_eval", "beir"])
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_published_run_has_its_published_number(name, tool, judged):
-    values = compat.evaluate_as(tool, runs.read_run(path(name)), judged, [NDCG])
+    values = measures.evaluate_as(tool, runs.read_run(path(name)), judged, [NDCG])
     assert f"{measures.aggregate_values(values)['nDCG@10']:.4f}" == f"{PUBLISHED[name]:.4f}"
 
 

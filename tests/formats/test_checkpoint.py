@@ -10,10 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 import moeir as package
-from moeir.architectures.initialize import build_checkpoint
 from tests.conftest import CommandResult, run_moeir
 
 Moeir = Callable[..., CommandResult]
@@ -46,83 +44,21 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
-@torch.no_grad()
-def test_transformers_reads_the_weights(layouts_folder: Path) -> None:
-    opened, out = package.open_checkpoint(layouts_folder / "dense"), layouts_folder / "dense"
-    model, tokenizer = AutoModel.from_pretrained(out).eval(), AutoTokenizer.from_pretrained(out)
-    states = model(**tokenizer(["owl: " + TEXTS[0]], return_tensors="pt")).last_hidden_state[0]
-    mean = torch.nn.functional.normalize(states.mean(0), dim=0)
-    assert torch.allclose(mean, opened.encode(TEXTS[:1], "query")["global"].vectors[0], atol=1e-5)
-    opened, out = package.open_checkpoint(layouts_folder / "splade"), layouts_folder / "splade-out"
-    logits = AutoModelForMaskedLM.from_pretrained(out).eval()(**tokenizer(TEXTS[:1], return_tensors="pt")).logits[0]
-    lexical: Any = opened.encode(TEXTS[:1])["lexical"]
-    assert torch.allclose(torch.log1p(logits.relu()).amax(0), lexical.to_matrix()[0], atol=1e-5)
-
-
 @needs_peer
-def test_its_sparse_encoder_comes_to_our_weights(layouts_folder: Path) -> None:
-    from sentence_transformers import SparseEncoder
+@pytest.mark.parametrize("name", ["splade", "colbert", "bare"])
+def test_sentence_transformers_computes_our_weights_and_vectors(name: str, layouts_folder: Path) -> None:
+    import sentence_transformers
 
-    peer, opened = SparseEncoder(str(layouts_folder / "splade-out"), device="cpu"), package.open_checkpoint(layouts_folder / "splade")
-    lexical: Any = opened.encode(TEXTS)["lexical"]
-    assert torch.allclose(peer.encode_document(TEXTS).to_dense().cpu(), lexical.to_matrix(), atol=1e-5)
-
-
-@needs_peer
-@pytest.mark.parametrize("name", ["colbert", "bare"])
-def test_its_multi_vector_encoder_comes_to_our_vectors(name: str, layouts_folder: Path) -> None:
-    from sentence_transformers import MultiVectorEncoder
-
-    peer, opened = MultiVectorEncoder(str(layouts_folder / f"{name}-out"), device="cpu"), package.open_checkpoint(layouts_folder / name)
+    kind = sentence_transformers.SparseEncoder if name == "splade" else sentence_transformers.MultiVectorEncoder
+    peer, opened = kind(str(layouts_folder / f"{name}-out"), device="cpu"), package.open_checkpoint(layouts_folder / name)
     for side, encode in (("query", peer.encode_query), ("document", peer.encode_document)):
-        local: Any = opened.encode(TEXTS, side)["local"]
+        ours: Any = next(iter(opened.encode(TEXTS, side).values()))
+        if name == "splade":
+            assert torch.allclose(encode(TEXTS).to_dense().cpu(), ours.to_matrix(), atol=1e-5)
+            continue
         for row, vectors in enumerate(encode(TEXTS)):
-            expected = local.vectors[int(local.starts[row]) : int(local.starts[row + 1])].numpy()
+            expected = ours.vectors[int(ours.starts[row]) : int(ours.starts[row + 1])].numpy()
             assert np.allclose(np.asarray(vectors), expected, atol=1e-4), (side, row)
-
-
-def write_multi_vector_layout(pylate: Path, folder: Path) -> None:
-    """A folder of PyLate as sentence-transformers 6.2 saves it again: settings in modules, markers in prompts."""
-    shutil.copytree(pylate, folder)
-    (folder / "manifest.json").unlink()
-    facts, package = read_json(pylate / "config_sentence_transformers.json"), "sentence_transformers"
-    kinds = {
-        "": f"{package}.base.modules.transformer.Transformer",
-        "1_Dense": f"{package}.base.modules.dense.Dense",
-        "2_MultiVectorMask": f"{package}.multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask",
-        "3_Normalize": f"{package}.base.modules.normalize.Normalize",
-    }
-    states = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
-    expansion = {"strategy": "fixed", "attend": False, "token": None, "length": facts["query_length"]}
-    queries = {"query_expansion": expansion} if facts["do_query_expansion"] else {"query_length": facts["query_length"]}
-    for name, content in {
-        "modules.json": [{"idx": number, "name": str(number), "path": path, "type": kinds[path]} for number, path in enumerate(kinds)],
-        "1_Dense/config.json": read_json(pylate / "1_Dense/config.json") | states,
-        "2_MultiVectorMask/config.json": {
-            "skiplist_words": facts["skiplist_words"], "skiplist_tasks": ["document"], "keep_only_token_ids": None,
-        },
-        "3_Normalize/config.json": states,
-        "sentence_bert_config.json": {"document_length": facts["document_length"], "module_output_name": "token_embeddings", **queries},
-        "config_sentence_transformers.json": {
-            "model_type": "MultiVectorEncoder", "similarity_fn_name": None,
-            "prompts": {side: facts[f"{side}_prefix"] for side in ("query", "document")},
-        },
-    }.items():  # fmt: skip
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(json.dumps(content))
-
-
-@pytest.mark.parametrize("name", ["colbert", "bare"])
-def test_a_late_interaction_model_is_the_same_in_the_layout_of_sentence_transformers_6(
-    name: str, layouts_folder: Path, tmp_path: Path
-) -> None:
-    write_multi_vector_layout(layouts_folder / f"{name}-out", tmp_path / "folder")
-    again, pylate = (build_checkpoint(folder, "colbert", {}) for folder in (tmp_path / "folder", layouts_folder / f"{name}-out"))
-    assert (again.spec, again.input_config) == (pylate.spec, pylate.input_config)
-    before = package.open_checkpoint(layouts_folder / name)
-    for side in ("query", "document"):
-        ours, theirs = (one.encode(TEXTS, side)["local"].columns() for one in (again, before))
-        assert all(np.array_equal(ours[key], theirs[key]) for key in theirs)
 
 
 def test_a_cross_encoder_opens_elsewhere_as_it_is(tiny_model: Path, tmp_path: Path, moeir: Moeir) -> None:

@@ -12,7 +12,7 @@ from moeir import variants
 from moeir.errors import DataError, UsageError
 from moeir.formats.base import Conversion, Format
 from moeir.formats.detection import detect_format
-from moeir.records.examples import Example, Provenance
+from moeir.records.examples import Example
 from moeir.records.texts import Text
 from tests.conftest import CommandResult
 
@@ -21,14 +21,14 @@ FULL_EXAMPLE = Example(
     "q1",
     ("owl", "cat"),
     ("bat",),
-    ((Provenance("bm25", 3, 1.5),),),
+    ([{"run": "bm25", "rank": 3, "score": 1.5}],),
     Text("q1", "who hunts mice", answers=("an owl",)),
-    (Text("owl", "An owl hunts.", "Owl"), Text("cat", "A cat waits.", "Cat"), Text("bat", "A bat flies.", "Bat")),
+    (Text("owl", "An owl hunts.", "Owl", "owl.org"), Text("cat", "A cat waits.", "Cat"), Text("bat", "A bat flies.", "Bat")),
     (2.0, 1.5),
     (0.25,),
 )
 
-HEADS = [  # formats that may be meant, file, first lines
+HEADS = [  # format or problem, file, first lines
     ("run", "x", "q1 Q0 d1 1 2.5 bm25"),
     ("qrels", "x", "q1\t0\td1\t1"),
     ("beir-qrels", "x.tsv", "query-id\tcorpus-id\tscore"),
@@ -48,29 +48,25 @@ HEADS = [  # formats that may be meant, file, first lines
     ("pairs", "x.jsonl", '{"anchor": "a", "positive": "b"}'),
     ("labelled", "x.csv", "sentence1,sentence2,label"),
     ("qrels", "x.tsv", "7\t0\t1\t25"),
-    ("", "x.json", '{"q1": {"d1": 1}}'),
+    ("format not recognised", "x.json", '{"q1": {"d1": 1}}'),
     ("tsv", "x.tsv", 'id\ttext\ttitle\n1\t"The ""Bond"" films"\tTheme'),
-    ("", "x.tsv", "one\ttwo\tthree"),
-    ("", "x.jsonl", '{"words": "a"}'),
-    ("", "x.txt", "words"),
+    ("format not recognised", "x.tsv", "one\ttwo\tthree"),
+    ("format not recognised", "x.jsonl", '{"words": "a"}'),
+    ("format not recognised", "x.txt", "words"),
+    ("format not recognised: columns between commas: write them between tabs", "x.csv", "id,text"),
+    *(("qrels", "x.txt", head) for head in ("# a comment\nq1 0 d1 1", "qid 0 docid label\nq1 0 d1 1")),
+    ("beir-qrels", "x.txt", "qid\tdocid\trelevance\nq1\td1\t1"),
 ]
 
 
 @pytest.mark.parametrize(("name", "file", "head"), HEADS)
-def test_a_format_is_known_where_it_is_sure(name: str, file: str, head: str, tmp_path: Path) -> None:
+def test_a_format_is_known_where_it_is_sure_and_asked_for_elsewhere(name: str, file: str, head: str, tmp_path: Path) -> None:
     (tmp_path / file).write_text(f"{head}\n")
-    if len(name.split()) == 1:
+    if not name.startswith("format"):
         assert detect_format(tmp_path / file) == name
     else:
-        problem = f"may be {name.replace(' ', ' or ')}; say which with --from" if name else "format not recognised"
-        with pytest.raises(UsageError, match=problem):
+        with pytest.raises(UsageError, match=name):
             detect_format(tmp_path / file)
-
-
-def test_what_is_not_sure_is_asked_for(tmp_path: Path) -> None:
-    (tmp_path / "x.csv").write_text("id,text\n1,An owl\n")
-    with pytest.raises(UsageError, match=r"x.csv: format not recognised: columns between commas: write them between tabs"):
-        detect_format(tmp_path / "x.csv")
     with pytest.raises(UsageError, match="format not recognised"):
         detect_format(tmp_path)
 
@@ -85,25 +81,27 @@ def write_example(spec: str, example: Example, folder: Path, *, lossy: bool = Fa
     return conversion
 
 
+TEXTS_ONLY = ["field 'negative_provenance'", "field 'answers'", "ids", "the title as a field of its own", "field 'url'"]
 LOSSES = {
     "examples": [],
     "tevatron": [],
     "dpr": [],
-    "flagembedding": ["field 'negative_provenance'", "field 'answers'", "ids", "the title as a field of its own"],
-    "triplets": ["a teacher's scores", "field 'negative_provenance'", "field 'answers'", "ids", "the title as a field of its own"],
-    "colbert": ["field 'negative_provenance'", "field 'answers'", "ids"],
+    "tevatron-ids": ["the text of passages (name the corpus that has them with --corpus)"],
+    "flagembedding": TEXTS_ONLY,
+    "triplets": ["a teacher's scores", *TEXTS_ONLY],
+    "pairs": ["a teacher's scores", *TEXTS_ONLY, "negatives"],
+    "colbert": ["field 'negative_provenance'", "field 'url'", "field 'answers'", "ids"],
 }
-LOSSES["pairs"] = [*LOSSES["triplets"], "negatives"]
 
 
 @pytest.mark.parametrize("spec", LOSSES)
 def test_what_has_no_place_is_refused_by_name_or_counted(spec: str, tmp_path: Path) -> None:
-    assert list(write_example(spec, FULL_EXAMPLE, tmp_path, lossy=True).dropped_counts) == LOSSES[spec]
+    assert sorted(write_example(spec, FULL_EXAMPLE, tmp_path, lossy=True).dropped_counts) == sorted(LOSSES[spec])
     assert LOSSES[spec] or read_examples(spec, tmp_path / "out") == [FULL_EXAMPLE]
-    for loss in LOSSES[spec][:1]:
+    if LOSSES[spec]:
         with pytest.raises(UsageError) as error:
             write_example(spec, FULL_EXAMPLE, tmp_path)
-        assert str(error.value) == f"query 'q1': {loss} would be lost from examples to {spec}; --lossy leaves it out"
+        assert str(error.value) == f"query 'q1': {LOSSES[spec][0]} would be lost from examples to {spec}; --lossy leaves it out"
 
 
 def read_examples(spec: str, path: Path, **more: Any) -> list[Example]:
@@ -119,7 +117,7 @@ def test_files_look_as_their_readers_want_them(tmp_path: Path) -> None:
             "question": "who hunts mice",
             "answers": ["an owl"],
             "positive_ctxs": [
-                {"title": "Owl", "text": "An owl hunts.", "passage_id": "owl"},
+                {"title": "Owl", "text": "An owl hunts.", "passage_id": "owl", "url": "owl.org"},
                 {"title": "Cat", "text": "A cat waits.", "passage_id": "cat"},
             ],
             "negative_ctxs": [],
@@ -161,33 +159,6 @@ def test_colbert_numbers_its_texts_and_keeps_scores(tmp_path: Path) -> None:
             read_examples("colbert", tmp_path / "out")
 
 
-MINED = {"query_id": "t1", "positive_ids": ["owl"], "negative_ids": ["cat"]}
-MINED["negative_provenance"] = [[{"run": "bm25", "rank": 2, "score": 1.5}]]
-
-
-@pytest.mark.parametrize("spec", ["examples", "tevatron", "tevatron-ids", "dpr"])
-def test_objects_keep_the_fields_of_mined_examples(spec: str, tmp_path: Path, toy: Path, moeir: Moeir) -> None:
-    texts = ("--corpus", tmp_path / "corpus.jsonl", "--queries", toy / "train-queries.jsonl")
-    (tmp_path / "corpus.jsonl").write_text('{"_id": "owl", "text": "An owl."}\n{"_id": "cat", "text": "A cat.", "url": "cat.org"}\n')
-    (tmp_path / "mined.jsonl").write_text(json.dumps(MINED) + "\n")
-    result = moeir("convert", "--input", tmp_path / "mined.jsonl", "--to", spec, "--output", tmp_path / "out.jsonl", *texts)
-    assert result.code == 0 and "provenance" not in result.stderr
-    content = json.loads((tmp_path / "out.jsonl").read_text())
-    record = content[0] if spec == "dpr" else content
-    assert record["negative_provenance"] == MINED["negative_provenance"]
-    back = moeir("convert", "--input", tmp_path / "out.jsonl", "--from", spec, "--to", "examples", *texts)
-    assert json.loads(back.stdout)["negative_provenance"] == MINED["negative_provenance"]
-
-
-def test_passages_keep_their_fields(tmp_path: Path, moeir: Moeir) -> None:
-    passage = {"docid": "owl", "title": "", "text": "An owl.", "url": "owl.org"}
-    record = {"query_id": "q1", "query": "who?", "positive_passages": [passage], "negative_passages": []}
-    (tmp_path / "x.jsonl").write_text(json.dumps(record) + "\n")
-    assert json.loads(moeir("convert", "--input", tmp_path / "x.jsonl", "--to", "examples").stdout) == record
-    assert moeir("convert", "--input", tmp_path / "x.jsonl", "--to", "dpr", "--output", tmp_path / "dpr.json").code == 0
-    assert json.loads(moeir("convert", "--input", tmp_path / "dpr.json", "--to", "tevatron").stdout) == record
-
-
 @pytest.mark.parametrize("spec", ["texts", "tevatron-texts"])
 def test_texts_keep_their_fields(spec: str, tmp_path: Path, moeir: Moeir) -> None:
     (tmp_path / "x.jsonl").write_text('{"_id": "a", "text": "An owl.", "qtype": "who", "url": "u", "answers": ["b"]}\n')
@@ -210,21 +181,27 @@ def test_fields_that_nobody_reads_are_refused(tmp_path: Path, moeir: Moeir) -> N
     assert [f"lost, 1 times: field {name!r}" in result.stderr for name in ("note", "lang")] == [True, True]
 
 
-ROWS = [
-    ("triplets", 'anchor\tpositive\nwho\t"Yes\nwhat\tan owl\n', 'x.tsv:2: a column begins with " and is not closed before line 3'),
+ROWS = [  # format of a file that ends with .tsv, its content, and a part of the one line about it
+    ("triplets", 'anchor\tpositive\nwho\t"Yes\nwhat\tan owl\n', ':2: a column begins with " and is not closed before line 3'),
     ("triplets", "anchor\tpassages\nq\tp\n", "no text column positive or answer or pos or passage or sentence2 among anchor, passages"),
-    ("triplets", "anchor\tpositive\tnegative\nq\tp\n", "3 columns expected (anchor, positive, negative), found 2"),
-    ("flagembedding", '{"query": "q", "pos": "p"}\n', "pos is not a list of strings"),
-    ("tevatron", '{"query_id": "q"}\n', "no positives; expected one of positive_ids"),
+    ("triplets", "anchor\tpositive\tnegative\nq\tp\n", ":2: 3 columns expected (anchor, positive, negative), found 2"),
+    ("pairs", "anchor\tpositive\na\rb\tc\n", ":2: not a table: "),
+    ("flagembedding", '{"query": "q", "pos": "p"}\n', ":1: pos is not a list of strings"),
+    ("dpr", "{}", ":1: no query_id"),
 ]
 
 
 @pytest.mark.parametrize(("spec", "content", "words"), ROWS)
 def test_a_faulty_line_is_named(spec: str, content: str, words: str, tmp_path: Path, moeir: Moeir) -> None:
     path = tmp_path / "x.tsv"
-    path.write_text(content)
+    path.write_bytes(content.encode())
     result = moeir("convert", "--input", path, "--from", spec, "--to", "examples")
-    assert result.code == 3 and words in result.stderr and str(path) in result.stderr, result
+    assert result.code == 3 and f"{path}" in result.stderr and words in result.stderr and result.stderr.count("\n") == 1, result
+
+
+def test_a_long_field_of_a_table_is_read(tmp_path: Path, moeir: Moeir) -> None:
+    (tmp_path / "long.csv").write_text(f"anchor,positive\n{'w ' * 100_000},c\n")
+    assert moeir("convert", "--input", tmp_path / "long.csv", "--from", "pairs", "--to", "examples").code == 0
 
 
 def test_a_pipe_is_read_and_written(moeir: Moeir) -> None:
@@ -261,14 +238,6 @@ def test_a_folder_of_two_layouts_is_asked_for(tmp_path: Path, moeir: Moeir) -> N
     (tmp_path / "queries.jsonl").write_text('{"_id": "q1", "text": "x"}\n')
     result = moeir("convert", "--input", tmp_path, "--split", "dev=0.5", "--output", tmp_path.with_name(f"{tmp_path.name}-out"))
     assert result.code == 2 and "may be beir or msmarco; say which with --from" in result.stderr
-
-
-def test_judgements_with_comments_or_any_header_are_known(tmp_path: Path, moeir: Moeir) -> None:
-    convert = ("convert", "--input", tmp_path / "judged.txt", "--to", "qrels", "--output", "-")
-    comment, header, four_columns = "# a comment\nq1 0 d1 1\n", "qid\tdocid\trelevance\nq1\td1\t1\n", "qid 0 docid label\nq1 0 d1 1\n"
-    for content in (comment, header, four_columns):
-        (tmp_path / "judged.txt").write_text(content)
-        assert moeir(*convert).stdout == "q1 0 d1 1\n"
 
 
 def test_a_carriage_return_within_a_line_is_no_bug(tmp_path: Path, moeir: Moeir) -> None:

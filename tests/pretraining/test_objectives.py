@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from moeir.architectures.came import Came
+from moeir.architectures.taser import Taser
 from moeir.backbones.encoder import Encoder
 from moeir.errors import UsageError
 from moeir.pretraining import base
@@ -321,11 +322,11 @@ def test_the_sparse_bottleneck_keeps_no_logits_of_all_positions():
 
 
 def test_routers_keep_no_graph_of_a_past_step():
-    came = Came(Encoder(BERT), SIGNS, shared_layers=4, experts=("global",), routing="token")
-    came.encoder.vocabulary_head = architecture().encoder.vocabulary_head
-    model = Mlm(came)
+    taser = Taser(Encoder(BERT), SIGNS, routing="token")
+    taser.encoder.vocabulary_head = architecture().encoder.vocabulary_head
+    model = Mlm(taser)
     model(batch())
-    assert came.routers() and all(router.last_routing is None for router in came.routers().values())
+    assert taser.routers() and all(router.last_routing is None for router in taser.routers().values())
 
 
 WRONG = [

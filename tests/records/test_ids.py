@@ -1,22 +1,25 @@
-"""Ids of an index as one array."""
+"""Ids of an index as one array, and the rule of ids."""
 
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moeir.errors import ArtifactError
+from moeir.errors import ArtifactError, DataError
+from moeir.records import ids
 from moeir.records.ids import IdColumn
 from moeir.records.runs import id_ranks
 
 WORDS = st.text(st.characters(exclude_categories=("Cc", "Cs", "Z")), min_size=1, max_size=70)  # also longer than the fixed width
 
 
-@given(st.lists(WORDS, unique=True, max_size=12))
-def test_a_column_holds_the_lines_of_its_file_and_ranks_them_as_strings_are_ranked(words: list[str]) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+@given(st.lists(WORDS, unique=True, max_size=12), st.sampled_from([1, 4, 2**19]))
+def test_a_column_holds_the_lines_of_its_file_and_ranks_them_as_strings_are_ranked(words: list[str], rows: int) -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ids, "_ROWS_PER_CHUNK", rows)
         path = Path(folder, "ids.txt")
         path.write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
         column = IdColumn.read(path)
@@ -26,11 +29,23 @@ def test_a_column_holds_the_lines_of_its_file_and_ranks_them_as_strings_are_rank
     assert IdColumn.concatenate(halves) == words and column[1:3] == words[1:3]
 
 
-def test_a_long_file_is_read_in_several_chunks_of_any_width(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = [f"d{'x' * (70 if number == 9 else number)}" for number in range(17)]
-    (tmp_path / "ids.txt").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
-    monkeypatch.setattr("moeir.records.ids._ROWS_PER_CHUNK", 4)
-    assert IdColumn.read(tmp_path / "ids.txt") == words
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("a b", "id with white space: 'a b'; expected one word, as in a run"),
+        *((value, "id with white space: ") for value in (" a", "a\t1", "a\u00a0")),
+        *((value, "id with a control character: ") for value in ("\x1ba", "\ufeffa", "a\ud800", "\x7f", "a\x9f")),
+        ("", "id is blank"),
+        (" ", "id is blank"),
+        *((value, f"id is not a string: {shown}") for value, shown in [(None, "null"), (True, "true"), (12.0, "12.0"), (["a"], '["a"]')]),
+        (b"owl", "id is not a string: \"b'owl'\""),
+    ],
+)
+def test_what_is_no_id_is_refused(value: object, message: str) -> None:
+    with pytest.raises(DataError) as caught:
+        ids.parse_id(value, "row 1")
+    assert str(caught.value).startswith(f"row 1: {message}")
+    assert [ids.parse_id(one, "") for one in (7, np.int64(7), "é\u200d🦉")] == ["7", "7", "é\u200d🦉"]
 
 
 def test_a_file_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:

@@ -1,13 +1,9 @@
-import random
-
 import numpy as np
 import pytest
-import pytrec_eval
 from hypothesis import given
 from hypothesis import strategies as st
 
 from moeir.errors import DataError
-from moeir.evaluation import measures
 from moeir.records import lines, runs
 from tests.oracles import rank_order
 
@@ -27,34 +23,6 @@ def test_hits_stand_as_pythons_sort_puts_them_and_a_depth_cuts_that_order(found,
     assert runs.rank_order(values, runs.id_ranks(ids), depth).tolist() == best[:depth].tolist()
 
 
-def test_scores_that_are_equal_as_float32_tie():
-    scores_by_id = {"a": 1.0, "b": 1.0 + 1e-9, "c": 0.0, "d": -0.0}
-    assert runs.Run.from_hits({"q": scores_by_id}).documents_of("q") == ["b", "a", "d", "c"]
-
-
-def tied_run(seed):
-    """Few distinct scores, so that nearly every rank is decided by the id."""
-    generator = random.Random(seed)
-    ids = [generator.choice(["d{}", "{}", "D-{:03d}", "é{}"]).format(number) for number in range(40)]
-    values = [0.0, -0.0, 1.0, 1.0 + 1e-9, 2.5, -1.0][: generator.randint(1, 6)]
-    queries = [f"q{number}" for number in range(generator.randint(1, 3))]
-    run = {query: {name: generator.choice(values) for name in generator.sample(ids, generator.randint(1, 30))} for query in queries}
-    grades = {query: {name: generator.choice([-1, 0, 0, 1, 2, 3]) for name in generator.sample(ids, 15)} for query in queries}
-    return run, grades
-
-
-def test_runs_full_of_ties_score_as_trec_eval_scores_them():
-    names = ["ndcg_cut_10", "ndcg_cut_5", "map", "recip_rank", "recall_10", "recall_1000", "P_5", "success_1", "bpref", "Rprec", "infAP"]
-    ours = [measures.parse_measure(name) for name in names]
-    for seed in range(200):
-        hits, grades = tied_run(seed)
-        expected = pytrec_eval.RelevanceEvaluator(grades, set(names)).evaluate(hits)
-        computed = measures.evaluate_run(runs.Run.from_hits(hits), grades, ours)
-        for name, measure in zip(names, ours, strict=True):
-            for query in grades:
-                assert computed[str(measure)][query] == pytest.approx(expected[query][name], abs=1e-12), (seed, name, query)
-
-
 @given(st.dictionaries(words, st.dictionaries(words, scores, min_size=1, max_size=6), min_size=1, max_size=4))
 def test_a_written_run_is_read_again(tmp_path_factory, found):
     path = tmp_path_factory.mktemp("runs") / "toy.trec"
@@ -67,14 +35,10 @@ def test_a_written_run_is_read_again(tmp_path_factory, found):
 
 
 def test_a_run_shows_nine_digits_and_ranks_from_one(tmp_path):
+    runs.write_run(runs.Run.from_hits({}), tmp_path / "a.trec")
+    assert (tmp_path / "a.trec").read_bytes() == b""
     runs.write_run(runs.Run.from_hits({"q1": {"a": 0.1, "b": 10, "c": 1 / 3e7}}, tag="t"), tmp_path / "a.trec")
     assert (tmp_path / "a.trec").read_text() == "q1 Q0 b 1 10 t\nq1 Q0 a 2 0.100000001 t\nq1 Q0 c 3 3.33333325e-08 t\n"
-
-
-def test_the_text_of_a_score_reads_back_as_the_same_float32():
-    generator = np.random.default_rng(1)
-    for value in generator.integers(0, 0x7F800000, 2000, dtype=np.uint32).view(np.float32):
-        assert np.float32(runs.format_score(value)) == value
 
 
 @pytest.mark.parametrize("size", [7, 1 << 20])
@@ -98,7 +62,8 @@ def test_long_ids_are_ids(tmp_path):
     assert again.queries == run.queries
 
 
-def test_columns_in_any_order_make_the_same_run():
+def test_columns_in_any_order_make_the_same_run_and_scores_that_are_equal_as_float32_tie():
+    assert runs.Run.from_hits({"q": {"a": 1.0, "b": 1.0 + 1e-9, "c": 0.0, "d": -0.0}}).documents_of("q") == ["b", "a", "d", "c"]
     run = runs.Run.from_columns(["q2", "q1"], [1, 0, 1], ["b", "a"], [0, 1, 1], [1.0, 2.0, 1.0])
     assert run.document_ids == ["a", "b"]
     assert (run.hits("q1"), run.hits("q2")) == ([("b", 1.0), ("a", 1.0)], [("a", 2.0)])
@@ -112,24 +77,19 @@ def test_the_top_of_a_run_is_the_head_of_every_list():
     assert len(run.top(99).documents) == 4
 
 
-def test_a_run_without_queries_is_a_run(tmp_path):
-    runs.write_run(runs.Run.from_hits({}), tmp_path / "empty.trec")
-    assert (tmp_path / "empty.trec").read_bytes() == b""
+def test_the_rank_of_a_line_is_a_whole_number():
+    assert runs.parse_hit(f"q Q0 d {'9' * 18} 1 t", "a.trec:1") == ("q", "d", int("9" * 18), 1.0, "t")
+    for rank in ("9" * 19, "-1", "1.0"):
+        with pytest.raises(DataError, match=r"a\.trec:1: rank is not a whole number: '"):
+            runs.parse_hit(f"q Q0 d {rank} 1 t", "a.trec:1")
 
 
 @pytest.mark.parametrize(
     ("query", "document", "tag", "message"),
     [
         ("q 1", "d", "t", "id with white space: 'q 1'; expected one word, as in a run"),
-        ("q", "d\t1", "t", "id with white space"),
-        ("q", " d", "t", "id with white space"),
         ("q", "d", "my tag", "id with white space: 'my tag'"),
-        ("q", "", "t", "id is blank"),
-        ("q", "\x1bd", "t", "id with a control character"),
-        ("\ufeffq", "d", "t", "id with a control character"),
         ("q", "d\ud800", "t", "id with a control character"),
-        (None, "d", "t", "id is not a string: null"),
-        ("q", 1.0, "t", r"id is not a string: 1\.0"),
     ],
 )
 def test_what_would_break_a_line_is_not_written(tmp_path, query, document, tag, message):

@@ -2,8 +2,8 @@ import csv
 import json
 import sys
 import typing
+from collections import namedtuple
 from types import SimpleNamespace
-from typing import NamedTuple
 
 import pytest
 from hypothesis import given
@@ -49,29 +49,21 @@ def test_an_empty_text_is_kept_on_request(tmp_path):
     assert [text.id for text in texts.read_texts(tmp_path / "a.tsv", keep_empty=True)] == ["1", "2"]
 
 
-class Row(NamedTuple):
-    doc_id: str
-    wikitext: str
-
-    def default_text(self):
-        return self.wikitext
-
-
-class Article(NamedTuple):
-    doc_id: str
-    title: str
-    body: str
-
-    def default_text(self):
-        return f"{self.title} {self.body}"
+def test_a_field_of_every_record_is_read(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"_id": "q1", "text": "x", "relation": "P17"}\n{"_id": "q2", "text": "y", "relation": 7}\n')
+    assert texts.read_field(tmp_path / "a.jsonl", "relation") == {"q1": "P17", "q2": "7"}
+    for field, value in (("set", "null"), ("kind", '"\\u001b[31mred"')):
+        (tmp_path / "a.jsonl").write_text('{"_id": "q1", "text": "x", "kind": "\\u001b[31mred"}\n')
+        with pytest.raises(DataError) as caught:
+            texts.read_field(tmp_path / "a.jsonl", field)
+        words = f"a.jsonl:1: field {field!r} of 'q1' is not a printable string or a whole number: {value}"
+        assert str(caught.value) == f"{tmp_path}/{words}"
 
 
-class Question(NamedTuple):
-    query_id: str
-    text: str
-    answers: tuple[str, ...]
-
-
+Row, Question = namedtuple("Row", "doc_id wikitext"), namedtuple("Question", "query_id text answers")
+Row.default_text = lambda row: row.wikitext
+Article = namedtuple("Article", "doc_id title body")
+Article.default_text = lambda row: f"{row.title} {row.body}"
 ROWS = {  # of documents: the texts, of which title and default text are composed once
     Row("d1", "owl"): Text("d1", "owl"),
     Article("d2", "Owls", "Birds hunt."): Text("d2", "Birds hunt.", title="Owls"),
@@ -95,6 +87,7 @@ def test_ir_datasets_are_sources(monkeypatch):
     for source, problem in (
         ("irds:toy", "irds:toy: expected #docs or #queries; write irds:toy#docs or irds:toy#queries"),
         ("irds:other#docs", "irds:other#docs: ir_datasets has no 'other'"),
+        ("hf:", "hf:: expected the name of a data set behind it"),
     ):
         with pytest.raises(UsageError, match=problem):
             list(texts.read_texts(source))
@@ -118,18 +111,9 @@ def test_saved_datasets_are_sources(tmp_path):
         list(texts.read_texts(f"hf:{tmp_path}/two"))
     with pytest.raises(UsageError, match="has no split 'test'; it has train, dev"):
         list(texts.read_texts(f"hf:{tmp_path}/two@test"))
-
-
-def test_a_dataset_that_cannot_be_had_is_one_line(monkeypatch):
-    datasets = pytest.importorskip("datasets")
-
-    def refuse(*place):
-        raise ConnectionError(f"no way to {place}\nand more")
-
-    monkeypatch.setattr(datasets, "load_dataset", refuse)
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError, match=r"^hf:BeIR/scifact/corpus@corpus: cannot be loaded: .*BeIR/scifact") as caught:
         list(texts.read_texts("hf:BeIR/scifact/corpus@corpus"))
-    assert str(caught.value) == "hf:BeIR/scifact/corpus@corpus: cannot be loaded: no way to ('BeIR/scifact', 'corpus')"
+    assert "\n" not in str(caught.value)
 
 
 TABLE = (  # as csv.writer writes them: quotation marks, tabs and line breaks in a text, a blank line among them
@@ -142,15 +126,14 @@ TABLE = (  # as csv.writer writes them: quotation marks, tabs and line breaks in
 )
 
 
-@pytest.mark.parametrize("name", ["psgs_w100.tsv.gz", "passages.txt"])
 @pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
-def test_a_table_with_a_header_is_read_as_csv_reads_it(tmp_path, moeir, name, quoting):
-    with lines.open_writer(tmp_path / name) as output:
+def test_a_table_with_a_header_is_read_as_csv_reads_it(tmp_path, moeir, quoting):
+    path = tmp_path / "psgs_w100.tsv.gz"
+    with lines.open_writer(path) as output:
         csv.writer(output, delimiter="\t", lineterminator="\r\n", quoting=quoting).writerows([("id", "text", "title"), *TABLE])
-    assert list(texts.read_texts(tmp_path / name)) == [Text(*row) for row in TABLE]
-    assert moeir("convert", "--input", tmp_path / name, "--to", "texts", "--output", "-").stdout.count("\n") == len(TABLE)
-    result = moeir("check", "--corpus", tmp_path / name)
-    assert result.code == 0, result.stdout
+    assert list(texts.read_texts(path)) == [Text(*row) for row in TABLE]
+    assert moeir("convert", "--input", path, "--to", "texts", "--output", "-").stdout.count("\n") == len(TABLE)
+    assert moeir("check", "--corpus", path).code == 0
 
 
 def test_marks_within_a_column_and_files_without_a_header_stay_as_they_are(tmp_path):
@@ -160,67 +143,10 @@ def test_marks_within_a_column_and_files_without_a_header_stay_as_they_are(tmp_p
     assert [text.text for text in texts.read_texts(tmp_path / "b.tsv")] == ['"Heroes" and "words', '"all ""quoted"""']
 
 
-HEADER = "id\ttext\ttitle\n1\tone\tOne\n"
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ('2\t"never closed\tTwo\n3\tthree\tThree\n', ':3: a column begins with " and is not closed before line 4, a row of its own'),
-        ('2\ttwo\tTwo\n3\t"never closed\n\n', ":4: not a table: unexpected end of data; a column that begins with"),
-        ('2\t"Heroes" is a song\tTwo\n', ":3: not a table: '\\t' expected after '\"'; a column that begins with"),
-        ('2\t"two\nlines"\tTwo\n3\tthree\n', ":5: expected 3 tab-separated columns (id, text, title), found 2"),
-        ('2\t"two\nlines"\tTwo\na b\tthree\t\n', ":5: id with white space: 'a b'; expected one word"),
-    ],
-)
-def test_a_faulty_table_is_one_error_with_the_line_where_its_row_begins(tmp_path, moeir, rows, message):
-    path = tmp_path / "psgs.tsv"
-    path.write_text(HEADER + rows)
-    with pytest.raises(DataError) as caught:
-        list(texts.read_texts(path))
-    assert str(caught.value).startswith(f"{path}{message}")
-    result = moeir("check", "--corpus", path)
-    assert result.code == 3 and f"{path}{message}".split("; ")[0] in result.stdout
-
-
-@pytest.mark.parametrize(
-    "header",
-    ["docno\ttext", "docno\tanything", "doc-id\tpassage", "passage_id\tsentence", "number\ttitle", '"docno"\t"text"', "id\tabstract",
-     "ID\tlang\tAbstract", "title\ttext", "topic\tquery", "id\ttext\ttext", "corpus-id\tcontents"],
-)  # fmt: skip
-def test_a_header_without_an_id_and_a_text_is_no_document(tmp_path, moeir, header):
-    (tmp_path / "a.tsv").write_text(f"{header}\n1\tAn owl.\n")
-    with pytest.raises(DataError, match=r"a\.tsv:1: the first line looks like a header, .*; expected one of _id, id, .* and one of text, "):
-        list(texts.read_texts(tmp_path / "a.tsv"))
-    result = moeir("check", "--corpus", tmp_path / "a.tsv")
-    assert result.code == 3 and "a.tsv:1: the first line looks like a header" in result.stdout
-
-
 @pytest.mark.parametrize("line", ["cat\tmeow", "paid\tlate", "text\tAn owl.", "7\tpassage", "id\tFreud", "docno\tan id of TREC"])
 def test_a_document_of_one_word_is_no_header(tmp_path, line):
     (tmp_path / "a.tsv").write_text(f"{line}\n2\tAn owl.\n")
     assert [text.id for text in texts.read_texts(tmp_path / "a.tsv")] == [line.split("\t")[0], "2"]
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "words"),
-    [
-        ("texts.csv", "id,text\n1,An owl.\n", "found columns between commas: write them between tabs"),
-        ("topics.txt", "<top>\n<num> Number: 301\n", "found TREC topics: write a line with number, tab and title for each"),
-        ("topics.xml", '<?xml version="1.0"?>\n<topics>', "found XML: "),
-        ("corpus.txt", "<DOC>\n<DOCNO>1</DOCNO>\n", "found TREC documents: write JSON lines"),
-        ("queries.jsonl", '{"q1": {"d1": 1}}\n', ":1: expected a text, found judgements or a run as JSON, {query: {document: …}}"),
-        ("queries.txt", '{"_id": "1", "text": "x"}\n', "found JSON: a file of texts is called .jsonl"),
-        ("train.parquet", "PAR1....PAR1", "expected text, found a parquet file; hf:FOLDER reads the parquet files of a folder"),
-    ],
-)
-def test_what_is_no_file_of_texts_is_named(tmp_path, moeir, name, content, words):
-    (tmp_path / name).write_text(content)
-    with pytest.raises(DataError) as caught:
-        list(texts.read_texts(tmp_path / name))
-    assert words in str(caught.value)
-    result = moeir("check", "--queries", tmp_path / name)
-    assert result.code == 3 and words.split("; ")[0] in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -230,10 +156,9 @@ def test_what_is_no_file_of_texts_is_named(tmp_path, moeir, name, content, words
         ({"_id": "b", "text": None}, ": text is not a string: null"),
         ({"_id": "owl", "text": "bat"}, ": duplicate id 'owl'; ids must be unique"),
         ({"_id": None, "text": "bat"}, ", column '_id': id is not a string: null"),
-        *(({"_id": value, "text": "bat"}, f", column '_id': id is not a string: {shown}")
-          for value, shown in [(12.0, "12.0"), (True, "true"), (b"owl", '"b\'owl\'"'), (["owl"], '["owl"]')]),
+        ({"_id": 12.0, "text": "bat"}, ", column '_id': id is not a string: 12.0"),
     ],
-)  # fmt: skip
+)
 def test_faulty_rows_of_a_table_are_refused_by_row_and_column(tmp_path, row, message):
     datasets = pytest.importorskip("datasets")
     rows = [{"_id": "owl", "text": "owl"}, row] if isinstance(row["_id"], str | None) else [row]  # a column has one type

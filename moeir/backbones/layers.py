@@ -101,14 +101,15 @@ class RotaryAttention(nn.Module):
         self.output = nn.Linear(hidden, hidden, bias=bias)
         self.dropout = nn.Dropout(config.dropout if prenorm is None else config.attention_dropout)
         self.attention_dropout, self.heads = config.attention_dropout, config.heads
-        self.window, self.theta = (None, config.theta) if prenorm is None else (prenorm.windows[number], prenorm.thetas[number])
+        window, self.theta = (None, config.theta) if prenorm is None else (prenorm.windows[number], prenorm.thetas[number])
+        self.reach = (None, None) if window is None else (window // 2, window // 2)
 
     def forward(self, states: Tensor, layout: PackedLayout) -> Tensor:
         """states [T, H] -> [T, H]."""
         query, key, value = self.joint(self.norm(states) if self.is_prenorm else states).unflatten(-1, (3, self.heads, -1)).unbind(-3)
         angles = layout.rotary_angles(self.theta, query.shape[-1])
         query, key = apply_rotary(query, *angles), apply_rotary(key, *angles)
-        mixed = attention(query, key, value, layout, self.window, self.attention_dropout if self.training else 0.0).flatten(-2)
+        mixed = attention(query, key, value, layout, self.reach, self.attention_dropout if self.training else 0.0).flatten(-2)
         updated = add_linear(self.output, mixed, states, self.dropout)
         return updated if self.is_prenorm else self.norm(updated)
 

@@ -23,7 +23,7 @@ from moeir.backbones.encoder import Encoder, run_layers
 from moeir.backbones.layers import FeedForward, Layer
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
-from moeir.kernels.attention import PackedLayout, banded_attention
+from moeir.kernels.attention import PackedLayout, attention
 
 ATTENTION = "moeir_packed"  # the name of our function among those of transformers
 FEEDFORWARDS = ("mlp", "feed_forward", "ffn")  # a layer's names for a feed-forward without residual and normalisation
@@ -75,7 +75,7 @@ def packed_attention(
         dropout = moeir_dropout if module.training else 0.0
     query, key, value = (part[0].transpose(0, 1).to(value.dtype) for part in (query, key, value))
     _running.get().attention_calls += 1
-    return banded_attention(query, key, value, moeir_layout, reach, dropout, scaling)[None], None
+    return attention(query, key, value, moeir_layout, reach, dropout, scaling)[None], None
 
 
 class LayerPlaceholder(nn.Module):

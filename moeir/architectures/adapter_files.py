@@ -106,7 +106,9 @@ def hold_in_half(architecture: nn.Module, dtype: torch.dtype, *, embeddings: boo
             elif type(part) is nn.Embedding and embeddings:
                 part = FrozenEmbedding(part)
             if isinstance(part, FrozenLinear | FrozenEmbedding):
-                part.to_half(dtype)
+                for weight in (part.weight, part._parameters.get("bias")):
+                    if weight is not None:
+                        weight.data = weight.data.to(dtype)
                 setattr(owner, name, part)
 
 

@@ -45,14 +45,6 @@ class Attention(nn.Module):
             return torch.cat([part(states) for part in maps], -1)
         return F.linear(states, _join_rows([part.weight for part in maps]), _join_rows([part.bias for part in maps]))
 
-    def store_adjacent(self) -> None:
-        """Store the weights of query, key and value one after the other in memory, so that their product copies none of them."""
-        maps = [self.query, self.key, self.value]
-        if all(map(is_plain_linear, maps)):
-            for parts in ([part.weight for part in maps], [part.bias for part in maps]):
-                for part, rows in zip(parts, torch.cat([part.data for part in parts]).chunk(len(parts)), strict=True):
-                    part.data = rows
-
     def _add_and_norm(self, states: Tensor, mixed: Tensor) -> Tensor:
         normalized: Tensor = self.norm(add_linear(self.output, mixed, states, self.dropout))
         return normalized
@@ -334,12 +326,6 @@ class FrozenLinear(nn.Linear):
             return F.linear(inputs, self.weight, self.bias)
         return F.linear(inputs, self.weight.to(inputs.dtype), None if self.bias is None else self.bias.to(inputs.dtype))
 
-    def to_half(self, dtype: torch.dtype) -> None:
-        """Hold the weight, and the bias, in half precision."""
-        self.weight.data = self.weight.data.to(dtype)
-        if self.bias is not None:
-            self.bias.data = self.bias.data.to(dtype)
-
 
 class FrozenEmbedding(nn.Embedding):
     """A table that does not train, in whatever dtype it is held; its rows are float32."""
@@ -352,10 +338,6 @@ class FrozenEmbedding(nn.Embedding):
     def forward(self, ids: Tensor) -> Tensor:
         """[...] -> [..., H]."""
         return super().forward(ids).float()
-
-    def to_half(self, dtype: torch.dtype) -> None:
-        """Hold the table in half precision."""
-        self.weight.data = self.weight.data.to(dtype)
 
 
 def list_frozen(model: nn.Module) -> set[str]:
@@ -397,10 +379,13 @@ def set_attention_dropout(model: nn.Module, rate: float) -> None:
 
 
 def store_adjacent(model: nn.Module) -> None:
-    """Store the weights that one product reads together one after the other in memory; parameters, names and gradients stay."""
+    """Store the weights of each layer's query, key and value one after the other in memory, so that their product copies none of them;
+    parameters, names and gradients stay."""
     for module in model.modules():
-        if isinstance(module, Attention):
-            module.store_adjacent()
+        if isinstance(module, Attention) and all(map(is_plain_linear, maps := (module.query, module.key, module.value))):
+            for parts in ([part.weight for part in maps], [part.bias for part in maps]):
+                for part, rows in zip(parts, torch.cat([part.data for part in parts]).chunk(len(parts)), strict=True):
+                    part.data = rows
 
 
 def compile_layers(model: nn.Module, **options: Any) -> None:

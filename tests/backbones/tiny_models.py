@@ -31,12 +31,17 @@ def make_model(name, *, head=True, **changes):
     """A model of transformers with every parameter random, biases and normalisations too."""
     family, settings = TINY_MODELS[name]
     config = getattr(transformers, f"{family}Config")(**(settings | changes))
+    return draw_model(getattr(transformers, f"{family}ForMaskedLM" if head else f"{family}Model"), config)
+
+
+@torch.no_grad()
+def draw_model(kind, config):
+    """A model of this class of transformers, the same each time."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
-        model = getattr(transformers, f"{family}ForMaskedLM" if head else f"{family}Model")(config)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.add_(torch.randn(parameter.shape) * 0.1)
+        model = kind(config)
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape) * 0.1)
     return model.eval()
 
 

@@ -41,7 +41,7 @@ def resolve_model(model: Path, extra_files: Iterable[str] = (), revision: str | 
     if model.is_dir():
         return model
     if model.suffix == ".gguf" and model.is_file():
-        unpacked: Path = _import_transformers().unpack_gguf(model, read_identity(model))
+        unpacked: Path = import_transformers_model().unpack_gguf(model, read_identity(model))
         return unpacked
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
@@ -106,27 +106,21 @@ def choose_backbone(config: MutableMapping[str, Any], backbone: str | None) -> N
         config.pop(BACKBONE_KEY, None)
 
 
-def _import_transformers() -> ModuleType:
+def import_transformers_model() -> ModuleType:
     """The module that opens models of transformers, imported when one is met: it takes a second."""
     return importlib.import_module("moeir.backbones.transformers_model")
 
 
-def render_chat(template: str, messages: list[dict[str, str]], options: Mapping[str, Any], folder: Path) -> str:
-    """A chat in a template of transformers, rendered in its sandbox; ArtifactError if the template raises an error."""
-    rendered: str = _import_transformers().render_messages(template, messages, options, folder)
-    return rendered
-
-
 def find_tokenizer_class(config: Mapping[str, Any]) -> str | None:
     """The class of transformers that reads the tokenizer of a model with this config.json, if its own files name none."""
-    name: str | None = _import_transformers().TOKENIZER_MAPPING_NAMES.get(config.get("moeir_family", config.get("model_type")))
+    name: str | None = import_transformers_model().TOKENIZER_MAPPING_NAMES.get(config.get("moeir_family", config.get("model_type")))
     return name
 
 
 def parse_encoder_config(config: Mapping[str, Any], folder: Path) -> EncoderConfig:
     """The encoder configuration of a folder's config.json."""
     if uses_transformers(config):
-        sizes: EncoderConfig = _import_transformers().parse_config(config, folder)
+        sizes: EncoderConfig = import_transformers_model().parse_config(config, folder)
         return sizes
     family, fields = import_family(config, folder), CheckedFields(config, folder / "config.json")
     try:
@@ -209,7 +203,7 @@ def make_encoder(config: MutableMapping[str, Any], folder: Path, *, vocabulary_h
     That of transformers always has a vocabulary head if its kind has one.
     """
     if uses_transformers(config):
-        encoder: Encoder = _import_transformers().make_transformers_encoder(config, folder, initialize=initialize)
+        encoder: Encoder = import_transformers_model().make_transformers_encoder(config, folder, initialize=initialize)
         return encoder
     encoder = Encoder(parse_encoder_config(config, folder), vocabulary_head=vocabulary_head)
     encoder.name_map = import_family(config, folder).NAMES
@@ -225,7 +219,7 @@ def read_encoder(folder: Path, *, vocabulary_head: bool | None = False, config: 
     """
     config = read_config(folder) if config is None else config
     if uses_transformers(config):
-        opened: Encoder = _import_transformers().read_transformers_encoder(folder, config)
+        opened: Encoder = import_transformers_model().read_transformers_encoder(folder, config)
         return opened
     names = import_family(config, folder).NAMES
     weights = read_weights(folder, config)
@@ -299,7 +293,7 @@ def write_model(
         if file_names is None:
             class_name = import_family(config, folder).NAMES.class_prefix + task
         else:
-            class_name, weights = _import_transformers().to_files(config, folder, weights, file_names, has_head=has_head)
+            class_name, weights = import_transformers_model().to_files(config, folder, weights, file_names, has_head=has_head)
         written_config |= {"model_type": family_name, "architectures": [class_name]}
     else:
         written_config |= {"model_type": "moeir", "moeir_family": family_name, "architectures": []}

@@ -380,7 +380,7 @@ def _load_adapters(folder: Path, spec: str, input_config: InputConfig, entry: Ma
     trunk, trunk_folder = adapter_files.open_trunk(folder, entry)
     config, tokenizer = weights_io.read_config(trunk_folder), TextTokenizer(folder)
     weights_io.choose_backbone(config, trunk.backbone)
-    encoder = weights_io.read_encoder(trunk_folder, vocabulary_head=True, config=config)
+    encoder = weights_io.read_encoder(trunk_folder, config=config)
     architecture = build_architecture(spec, encoder, tokenizer.special_tokens)
     expected, weights = adapter_files.select_head_weights(architecture), weights_io.read_tensors(folder / TRAINED_FILE)
     if differing := sorted(expected.keys() ^ weights.keys()):

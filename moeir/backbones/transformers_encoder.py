@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from moeir.backbones.config import MAX_SIZES, EncoderConfig
+from moeir.backbones.config import EncoderConfig
 from moeir.backbones.encoder import Encoder, run_layers
 from moeir.backbones.layers import FeedForward, Layer
 from moeir.backbones.packed_tokens import PackedTokens
@@ -42,9 +42,7 @@ class TransformersConfig(EncoderConfig):
     packed: bool | None = None
 
     def __post_init__(self) -> None:
-        for name, most in MAX_SIZES.items():
-            if not 1 <= getattr(self, name) <= most:
-                raise UsageError(f"config.json: {name} is {getattr(self, name)}; expected 1 to {most:,}")
+        self.check_ranges()
 
 
 def packed_attention(

@@ -14,8 +14,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.backends import cuda
 
-from moeir.kernels.precision import compute_capability
-
 COLUMN_MULTIPLE = 16  # CUDA's attention kernels copy a mask whose row length is not a multiple of this
 MAX_HEAD_WIDTH = 256  # of FlashAttention
 FLASH_ARGUMENTS = ("query", "key", "value", "cum_seq_q", "cum_seq_k", "max_q", "max_k", "dropout_p", "is_causal", "return_debug_mask")
@@ -253,7 +251,7 @@ def supports_flash(query: Tensor, value: Tensor) -> bool:
     """Whether FlashAttention takes these heads: half precision, equal widths that it supports, compute capability 8.0 or more."""
     width = query.shape[-1]
     supported = query.dtype in (torch.float16, torch.bfloat16) and value.shape[-1] == width <= MAX_HEAD_WIDTH and width % 8 == 0
-    return supported and compute_capability(query.device) >= (8, 0) and has_flash_operator()
+    return supported and torch.cuda.get_device_capability(query.device) >= (8, 0) and has_flash_operator()
 
 
 @cache

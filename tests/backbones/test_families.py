@@ -85,7 +85,7 @@ def test_shards_prefixes_and_repeated_decoders_are_understood(name, tmp_path):
     bare = {key.removeprefix(f"{theirs.base_model_prefix}."): value for key, value in (weights | tied).items()}
     save_file(bare | {"classifier.weight": torch.zeros(2)}, tmp_path / "model.safetensors", metadata={"format": "pt"})
     for folder in (tmp_path / "shards", tmp_path):
-        weights_read = weights_io.read_encoder(folder, vocabulary_head=None).state_dict()
+        weights_read = weights_io.read_encoder(folder).state_dict()
         assert weights_read.keys() == expected.keys() and all(torch.equal(weights_read[key], expected[key]) for key in expected)
     decoder = next(iter(type(theirs)._tied_weights_keys))
     save_file(weights | {decoder: torch.zeros_like(tied[decoder])}, tmp_path / "model.safetensors", metadata={"format": "pt"})
@@ -97,7 +97,7 @@ def test_a_discriminator_of_electra_brings_no_vocabulary_head(tmp_path):
     config = make_model("electra-small").config
     transformers.ElectraForPreTraining(config).save_pretrained(tmp_path)
     assert "discriminator_predictions.dense.weight" in load_file(tmp_path / "model.safetensors")
-    assert not weights_io.has_vocabulary_head(tmp_path) and weights_io.read_encoder(tmp_path, vocabulary_head=None).vocabulary_head is None
+    assert not weights_io.has_vocabulary_head(tmp_path)
 
 
 KEYS = ("hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob")
@@ -149,7 +149,7 @@ def test_modernbert_of_older_releases_is_read(every, tmp_path):
     old = config | {"global_attn_every_n_layers": every, "global_rope_theta": 90.0, "local_rope_theta": 7.0}
     assert weights_io.parse_encoder_config(old, tmp_path) == weights_io.parse_encoder_config(weights_io.read_config(tmp_path), tmp_path)
     ids = random_ids()
-    ours = weights_io.read_encoder(tmp_path, vocabulary_head=None).eval()
+    ours = weights_io.read_encoder(tmp_path).eval()
     assert is_close(
         ours.logits(ours(PackedTokens.from_lists(ids, "document"))).split(LENGTHS)[5], theirs(input_ids=torch.tensor([ids[5]])).logits[0]
     )

@@ -49,7 +49,7 @@ def make_pair(name, folder, *, head=True, **changes):
     """The model, and ours read from its files."""
     theirs = make_model(name, head=head, **changes)
     theirs.save_pretrained(folder)
-    return theirs, weights_io.read_encoder(folder, vocabulary_head=None).eval()
+    return theirs, weights_io.read_encoder(folder).eval()
 
 
 def random_ids(lengths=LENGTHS, seed=0):

@@ -25,7 +25,6 @@ KINDS = {
     CAME: COMPETITIVE,
     f"{CAME},routing=token,routed_experts=3": COMPETITIVE,
     f"{CAME},experts=lexical+global,routing=role,global_experts=3": COMPETITIVE,
-    "dense:encoders=separate": "contrastive",
     "splade": FLOPS,
     COLBERT: "contrastive",
     "coil:dim=8,cls_dim=16": "contrastive",

@@ -140,7 +140,7 @@ def test_positions_turn_pairs_of_numbers():
     ],
 )
 def test_flash_attention_is_for_half_precision_and_widths_that_it_has(capability, dtype, width, supported, monkeypatch, has_flash):
-    monkeypatch.setattr(kernel, "compute_capability", lambda device: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     heads = torch.zeros(1, 1, width, dtype=dtype)
     assert kernel.supports_flash(heads, heads) == supported
 

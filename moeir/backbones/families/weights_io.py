@@ -210,12 +210,12 @@ def make_encoder(config: MutableMapping[str, Any], folder: Path, *, vocabulary_h
     return encoder
 
 
-def read_encoder(folder: Path, *, vocabulary_head: bool | None = False, config: MutableMapping[str, Any] | None = None) -> Encoder:
-    """Load an encoder from a folder of plain weights; `vocabulary_head=None` loads the head if the folder has one, as is always done for
-    a model of transformers. `config` is the folder's config.json if it is read already; what a probe finds is noted there.
+def read_encoder(folder: Path, *, config: MutableMapping[str, Any] | None = None) -> Encoder:
+    """Load an encoder with its vocabulary head from a folder of plain weights; a model of transformers has one only if its kind does.
+    `config` is the folder's config.json if it is read already; what a probe finds is noted there.
 
-    ArtifactError for a missing weight, one that the encoder does not have, or a wrong shape; initialising a missing vocabulary head is left
-    to the caller.
+    ArtifactError for a missing weight, one that the encoder does not have, or a wrong shape; initialising a vocabulary head that is missing
+    is left to the caller.
     """
     config = read_config(folder) if config is None else config
     if uses_transformers(config):
@@ -224,10 +224,9 @@ def read_encoder(folder: Path, *, vocabulary_head: bool | None = False, config: 
     names = import_family(config, folder).NAMES
     weights = read_weights(folder, config)
     has_head = any(name.startswith("vocabulary_head.") for name in weights)
-    with_head = has_head if vocabulary_head is None else vocabulary_head
     encoder_config = parse_encoder_config(config, folder)
     check_sizes(folder, encoder_config, weights)
-    encoder = Encoder(encoder_config, vocabulary_head=with_head)
+    encoder = Encoder(encoder_config, vocabulary_head=True)
     encoder.name_map = names
     expected = encoder.state_dict()
     needed = [name for name in expected if has_head or not name.startswith("vocabulary_head.")]

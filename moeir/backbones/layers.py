@@ -111,20 +111,17 @@ class FeedForward(nn.Module):
 
     last_routing: object = None  # routing of the last forward pass, set by a mixture of experts
     supports_groups = True  # whether its maps are `up` and `down`, for grouped products of experts
+    hidden: int  # H, the width of states
     compiled_methods = ("transform",)
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
+        self.hidden = config.hidden
         self.up = nn.Linear(config.hidden, config.intermediate_size)
         self.down = nn.Linear(config.intermediate_size, config.hidden)
         self.norm = nn.LayerNorm(config.hidden, eps=config.epsilon)
         self.dropout = nn.Dropout(config.dropout)
         self.activation, self.activation_name = ACTIVATIONS[config.activation], config.activation
-
-    @property
-    def hidden(self) -> int:
-        """H, the width of states."""
-        return int(self.down.out_features)
 
     def expand(self, states: Tensor) -> Tensor:
         """The activated inner states: [n, H] -> [n, I]."""
@@ -157,6 +154,7 @@ class GatedFeedForward(FeedForward):
 
     def __init__(self, config: EncoderConfig, prenorm: PreNormConfig) -> None:
         nn.Module.__init__(self)
+        self.hidden = config.hidden
         self.norm = nn.LayerNorm(config.hidden, eps=config.epsilon, bias=prenorm.norm_bias)
         self.up = nn.Linear(config.hidden, 2 * config.intermediate_size, bias=prenorm.feedforward_bias)
         self.down = nn.Linear(config.intermediate_size, config.hidden, bias=prenorm.feedforward_bias)

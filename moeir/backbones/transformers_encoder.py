@@ -116,11 +116,7 @@ class TransformersFeedForward(FeedForward):
 
     def __init__(self, module: nn.Module, hidden: int) -> None:
         nn.Module.__init__(self)
-        self.module, self._hidden = module, hidden
-
-    @property
-    def hidden(self) -> int:
-        return self._hidden
+        self.module, self.hidden = module, hidden
 
     def compute_update(self, states: Tensor) -> Tensor:
         return self.transform(states)

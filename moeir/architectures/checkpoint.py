@@ -401,7 +401,8 @@ def hold_trunk(architecture: Architecture, trunk: adapter_files.Trunk) -> None:
 
 def check_token_ids(folder: Path, tokenizer: TextTokenizer, config: EncoderConfig) -> None:
     """ArtifactError for a tokenizer with ids beyond the word embeddings, or one of an encoder's family that adds no special tokens."""
-    if not (tokenizer.special_tokens.leading and tokenizer.special_tokens.trailing) and weights_io.find_family(folder) is not None:
+    has_ends = tokenizer.special_tokens.leading and tokenizer.special_tokens.trailing
+    if not has_ends and weights_io.find_family(weights_io.read_config(folder)) is not None:
         raise ArtifactError(f"{folder}: its tokenizer adds no special tokens; expected an encoder's tokenizer")
     if (tokens := tokenizer.vocabulary_size) > (rows := config.vocabulary):
         raise ArtifactError(

@@ -127,10 +127,6 @@ class EncoderConfig:
         """Whether positions are embeddings, not rotary."""
         return self.prenorm is None and self.theta is None
 
-    def has_experts(self, number: int) -> bool:
-        """Whether experts stand for the feed-forward of the layer with this number, from 0."""
-        return self.experts is not None and number % self.experts.every == 1
-
     @property
     def embedding_size(self) -> int:
         """The width of the word embeddings."""

@@ -262,7 +262,7 @@ class Layer(nn.Module):
 
 
 def _make_feedforward(config: EncoderConfig, number: int) -> nn.Module:
-    if config.has_experts(number):
+    if config.experts is not None and number % config.experts.every == 1:
         return TopKFeedForward(config, config.experts)
     return FeedForward(config) if config.prenorm is None else GatedFeedForward(config, config.prenorm)
 

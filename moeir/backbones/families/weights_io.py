@@ -73,12 +73,8 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise ArtifactError(f"{folder}: no config.json; expected a folder that transformers or moeir wrote") from None
 
 
-def find_family(folder: Path) -> str | None:
-    """The family of a folder's weights, None for a model that is of none."""
-    return _name_family(read_config(folder))
-
-
-def _name_family(config: Mapping[str, Any]) -> str | None:
+def find_family(config: Mapping[str, Any]) -> str | None:
+    """The family of a model with this config.json, None for one that is of none."""
     name = str(config.get("moeir_family", config.get("model_type", ""))).replace("-", "_")
     is_ours = name in FAMILIES and (name != "nomic_bert" or config.get("num_experts"))  # without experts transformers has it
     return name if is_ours else None
@@ -86,14 +82,14 @@ def _name_family(config: Mapping[str, Any]) -> str | None:
 
 def import_family(config: Mapping[str, Any], folder: Path) -> ModuleType:
     """Import the module of a model's family."""
-    if (name := _name_family(config)) is None:
+    if (name := find_family(config)) is None:
         raise UsageError(f"{folder}: model_type is {config.get('model_type')!r}; moeir's own layers read {', '.join(FAMILIES)}")
     return importlib.import_module(f"{__package__}.{name}")
 
 
 def uses_transformers(config: Mapping[str, Any]) -> bool:
     """Whether transformers' own modules run a model: one of no family of ours, or one for which that was chosen."""
-    return BACKBONE_KEY in config or _name_family(config) is None
+    return BACKBONE_KEY in config or find_family(config) is None
 
 
 def choose_backbone(config: MutableMapping[str, Any], backbone: str | None) -> None:

@@ -43,8 +43,8 @@ def test_dropout_is_on_in_training_and_off_in_evaluation():
     assert torch.equal(encoder(tokens), encoder(tokens))
 
 
-def make_encoder(kind, **settings):
-    shape = EncoderConfig(61, 24, 2, 4, 40, positions=32, dropout=0.0, **settings)
+def make_encoder(kind, layers=2, **settings):
+    shape = EncoderConfig(61, 24, layers, 4, 40, positions=32, dropout=0.0, **settings)
     return Encoder(replace(shape, prenorm=PreNormConfig(windows=(None, 4), thetas=(10.0, 10.0))) if kind == "prenorm" else shape).train()
 
 
@@ -52,11 +52,11 @@ def make_encoder(kind, **settings):
 def test_compiled_layers_say_the_same_and_learn_the_same(kind):
     """Tests the traced graph; the kernels compiled for CUDA are compared on a real device."""
     torch.manual_seed(1)
-    encoder = make_encoder(kind, initializer_range=0.3, attention_dropout=0.0)
+    encoder = make_encoder(kind, 2 if kind == "prenorm" else 1, initializer_range=0.3, attention_dropout=0.0)
     if kind == "adapters":
         insert_adapters(encoder, AdapterOptions(2, adapter_maps=("query", "down")), ["global"])
     elif kind == "roles":
-        insert_routed_adapters(encoder, AdapterOptions(2), [0, 1], experts=2, one_gate=False, routing="role")
+        insert_routed_adapters(encoder, AdapterOptions(2), [0], experts=2, one_gate=False, routing="role")
     draw_adapters(encoder)
     compiled = copy.deepcopy(encoder)
     compile_layers(compiled, backend="aot_eager")

@@ -108,7 +108,9 @@ def hold_trunk(architecture: Architecture, trunk: Trunk) -> None:
             elif type(part) is nn.Embedding and architecture.encoder.vocabulary_head is None:
                 part = FrozenEmbedding(part)
             if isinstance(part, FrozenLinear | FrozenEmbedding):
-                part.to_half(dtype)
+                for weight in (part.weight, part._parameters.get("bias")):
+                    if weight is not None:
+                        weight.data = weight.data.to(dtype)
                 setattr(owner, name, part)
 
 

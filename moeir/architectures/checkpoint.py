@@ -375,7 +375,7 @@ def _load_adapters(folder: Path, spec: str, input_config: InputConfig, entry: Ma
     trunk, trunk_folder = adapter_files.open_trunk(folder, entry)
     config, tokenizer = weights_io.read_config(trunk_folder), TextTokenizer(folder)
     weights_io.choose_backbone(config, trunk.backbone)
-    encoder = weights_io.read_encoder(trunk_folder, vocabulary_head=True, config=config)
+    encoder = weights_io.read_encoder(trunk_folder, config=config)
     architecture = build_architecture(spec, encoder, tokenizer.special_tokens)
     weights = weights_io.read_tensors(folder / TRAINED_FILE)
     _check_weights(folder, spec, adapter_files.select_head_weights(architecture), weights)
@@ -395,7 +395,8 @@ def _check_weights(folder: Path, spec: str, expected: Mapping[str, Tensor], weig
 
 def check_token_ids(folder: Path, tokenizer: TextTokenizer, config: EncoderConfig) -> None:
     """ArtifactError for a tokenizer with ids beyond the word embeddings, or one of an encoder's family that adds no special tokens."""
-    if not (tokenizer.special_tokens.leading and tokenizer.special_tokens.trailing) and weights_io.find_family(folder) is not None:
+    has_ends = tokenizer.special_tokens.leading and tokenizer.special_tokens.trailing
+    if not has_ends and weights_io.find_family(weights_io.read_config(folder)) is not None:
         raise ArtifactError(f"{folder}: its tokenizer adds no special tokens; expected an encoder's tokenizer")
     if (tokens := tokenizer.vocabulary_size) > (rows := config.vocabulary):
         raise ArtifactError(

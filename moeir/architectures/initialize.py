@@ -203,7 +203,7 @@ def _read_encoder(folder: Path, config: dict[str, Any], *, random_weights: bool,
     if random_weights:
         encoder = weights_io.make_encoder(config, folder, vocabulary_head=True, initialize=True)
     else:
-        encoder = weights_io.read_encoder(folder, vocabulary_head=True, config=config)
+        encoder = weights_io.read_encoder(folder, config=config)
     if bidirectional:
         encoder.check_bidirectional()
     return encoder

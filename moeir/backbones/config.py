@@ -108,9 +108,7 @@ class EncoderConfig:
         for name in (self.activation, self.head_activation or self.activation, self.classification_head.activation):
             if name not in ACTIVATIONS:
                 raise UsageError(f"config.json: activation {name!r} is not one of {', '.join(ACTIVATIONS)}")
-        for name, most in MAX_SIZES.items():
-            if not 1 <= getattr(self, name) <= most:
-                raise UsageError(f"config.json: {name} is {getattr(self, name)}; expected 1 to {most:,}")
+        self.check_ranges()
         if self.hidden % self.heads:
             raise UsageError(f"config.json: hidden size {self.hidden} is not a multiple of {self.heads} attention heads")
         if not self.has_position_embeddings and self.hidden // self.heads % 2:
@@ -118,14 +116,16 @@ class EncoderConfig:
         if self.prenorm is not None and len(self.prenorm.windows) != self.layers:
             raise UsageError(f"config.json: layer_types names the attention of {len(self.prenorm.windows)} layers; expected {self.layers}")
 
+    def check_ranges(self) -> None:
+        """UsageError for a size that no model has."""
+        for name, most in MAX_SIZES.items():
+            if not 1 <= getattr(self, name) <= most:
+                raise UsageError(f"config.json: {name} is {getattr(self, name)}; expected 1 to {most:,}")
+
     @property
     def has_position_embeddings(self) -> bool:
         """Whether positions are embeddings, not rotary."""
         return self.prenorm is None and self.theta is None
-
-    def has_experts(self, number: int) -> bool:
-        """Whether experts stand for the feed-forward of the layer with this number, from 0."""
-        return self.experts is not None and number % self.experts.every == 1
 
     @property
     def embedding_size(self) -> int:

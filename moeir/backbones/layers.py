@@ -45,14 +45,6 @@ class Attention(nn.Module):
             return torch.cat([part(states) for part in maps], -1)
         return F.linear(states, _join_rows([part.weight for part in maps]), _join_rows([part.bias for part in maps]))
 
-    def store_adjacent(self) -> None:
-        """Store the weights of query, key and value one after the other in memory, so that their product copies none of them."""
-        maps = [self.query, self.key, self.value]
-        if all(map(is_plain_linear, maps)):
-            for parts in ([part.weight for part in maps], [part.bias for part in maps]):
-                for part, rows in zip(parts, torch.cat([part.data for part in parts]).chunk(len(parts)), strict=True):
-                    part.data = rows
-
     def _add_and_norm(self, states: Tensor, mixed: Tensor) -> Tensor:
         normalized: Tensor = self.norm(add_linear(self.output, mixed, states, self.dropout))
         return normalized
@@ -101,14 +93,15 @@ class RotaryAttention(nn.Module):
         self.output = nn.Linear(hidden, hidden, bias=bias)
         self.dropout = nn.Dropout(config.dropout if prenorm is None else config.attention_dropout)
         self.attention_dropout, self.heads = config.attention_dropout, config.heads
-        self.window, self.theta = (None, config.theta) if prenorm is None else (prenorm.windows[number], prenorm.thetas[number])
+        window, self.theta = (None, config.theta) if prenorm is None else (prenorm.windows[number], prenorm.thetas[number])
+        self.reach = (None, None) if window is None else (window // 2, window // 2)
 
     def forward(self, states: Tensor, layout: PackedLayout) -> Tensor:
         """states [T, H] -> [T, H]."""
         query, key, value = self.joint(self.norm(states) if self.is_prenorm else states).unflatten(-1, (3, self.heads, -1)).unbind(-3)
         angles = layout.rotary_angles(self.theta, query.shape[-1])
         query, key = apply_rotary(query, *angles), apply_rotary(key, *angles)
-        mixed = attention(query, key, value, layout, self.window, self.attention_dropout if self.training else 0.0).flatten(-2)
+        mixed = attention(query, key, value, layout, self.reach, self.attention_dropout if self.training else 0.0).flatten(-2)
         updated = add_linear(self.output, mixed, states, self.dropout)
         return updated if self.is_prenorm else self.norm(updated)
 
@@ -118,20 +111,17 @@ class FeedForward(nn.Module):
 
     last_routing: object = None  # routing of the last forward pass, set by a mixture of experts
     supports_groups = True  # whether its maps are `up` and `down`, for grouped products of experts
+    hidden: int  # H, the width of states
     compiled_methods = ("transform",)
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
+        self.hidden = config.hidden
         self.up = nn.Linear(config.hidden, config.intermediate_size)
         self.down = nn.Linear(config.intermediate_size, config.hidden)
         self.norm = nn.LayerNorm(config.hidden, eps=config.epsilon)
         self.dropout = nn.Dropout(config.dropout)
         self.activation, self.activation_name = ACTIVATIONS[config.activation], config.activation
-
-    @property
-    def hidden(self) -> int:
-        """H, the width of states."""
-        return int(self.down.out_features)
 
     def expand(self, states: Tensor) -> Tensor:
         """The activated inner states: [n, H] -> [n, I]."""
@@ -164,6 +154,7 @@ class GatedFeedForward(FeedForward):
 
     def __init__(self, config: EncoderConfig, prenorm: PreNormConfig) -> None:
         nn.Module.__init__(self)
+        self.hidden = config.hidden
         self.norm = nn.LayerNorm(config.hidden, eps=config.epsilon, bias=prenorm.norm_bias)
         self.up = nn.Linear(config.hidden, 2 * config.intermediate_size, bias=prenorm.feedforward_bias)
         self.down = nn.Linear(config.intermediate_size, config.hidden, bias=prenorm.feedforward_bias)
@@ -271,7 +262,7 @@ class Layer(nn.Module):
 
 
 def _make_feedforward(config: EncoderConfig, number: int) -> nn.Module:
-    if config.has_experts(number):
+    if config.experts is not None and number % config.experts.every == 1:
         return TopKFeedForward(config, config.experts)
     return FeedForward(config) if config.prenorm is None else GatedFeedForward(config, config.prenorm)
 
@@ -333,12 +324,6 @@ class FrozenLinear(nn.Linear):
             return F.linear(inputs, self.weight, self.bias)
         return F.linear(inputs, self.weight.to(inputs.dtype), None if self.bias is None else self.bias.to(inputs.dtype))
 
-    def to_half(self, dtype: torch.dtype) -> None:
-        """Hold the weight, and the bias, in half precision."""
-        self.weight.data = self.weight.data.to(dtype)
-        if self.bias is not None:
-            self.bias.data = self.bias.data.to(dtype)
-
 
 class FrozenEmbedding(nn.Embedding):
     """A table that does not train, in whatever dtype it is held; its rows are float32."""
@@ -351,10 +336,6 @@ class FrozenEmbedding(nn.Embedding):
     def forward(self, ids: Tensor) -> Tensor:
         """[...] -> [..., H]."""
         return super().forward(ids).float()
-
-    def to_half(self, dtype: torch.dtype) -> None:
-        """Hold the table in half precision."""
-        self.weight.data = self.weight.data.to(dtype)
 
 
 def list_frozen(model: nn.Module) -> set[str]:
@@ -396,10 +377,13 @@ def set_attention_dropout(model: nn.Module, rate: float) -> None:
 
 
 def store_adjacent(model: nn.Module) -> None:
-    """Store the weights that one product reads together one after the other in memory; parameters, names and gradients stay."""
+    """Store the weights of each layer's query, key and value one after the other in memory, so that their product copies none of them;
+    parameters, names and gradients stay."""
     for module in model.modules():
-        if isinstance(module, Attention):
-            module.store_adjacent()
+        if isinstance(module, Attention) and all(map(is_plain_linear, maps := (module.query, module.key, module.value))):
+            for parts in ([part.weight for part in maps], [part.bias for part in maps]):
+                for part, rows in zip(parts, torch.cat([part.data for part in parts]).chunk(len(parts)), strict=True):
+                    part.data = rows
 
 
 def compile_layers(model: nn.Module, **options: Any) -> None:

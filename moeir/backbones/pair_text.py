@@ -51,7 +51,8 @@ def read_chat_template(
         else:
             content = f"<Instruct>: {instruction or DEFAULT_INSTRUCTION}\n<Query>: {QUERY}\n<Document>: {DOCUMENT}"
             messages.append({"role": "user", "content": content})
-        return weights_io.render_chat(template, messages, {**special_tokens, **options}, tokenizer.folder)
+        values, render_chat = {**special_tokens, **options}, weights_io.import_transformers_model().render_chat
+        return str(render_chat(template, messages, values, tokenizer.folder))
 
     open_text, text = render(INSTRUCTION), render(instruction)
     before, placeholder, after = open_text.partition(INSTRUCTION)

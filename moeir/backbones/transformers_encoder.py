@@ -18,12 +18,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from moeir.backbones.config import MAX_SIZES, EncoderConfig
+from moeir.backbones.config import EncoderConfig
 from moeir.backbones.encoder import Encoder, run_layers
 from moeir.backbones.layers import FeedForward, Layer
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
-from moeir.kernels.attention import PackedLayout, banded_attention
+from moeir.kernels.attention import PackedLayout, attention
 
 ATTENTION = "moeir_packed"  # the name of our function among those of transformers
 FEEDFORWARDS = ("mlp", "feed_forward", "ffn")  # a layer's names for a feed-forward without residual and normalisation
@@ -42,9 +42,7 @@ class TransformersConfig(EncoderConfig):
     packed: bool | None = None
 
     def __post_init__(self) -> None:
-        for name, most in MAX_SIZES.items():
-            if not 1 <= getattr(self, name) <= most:
-                raise UsageError(f"config.json: {name} is {getattr(self, name)}; expected 1 to {most:,}")
+        self.check_ranges()
 
 
 def packed_attention(
@@ -75,7 +73,7 @@ def packed_attention(
         dropout = moeir_dropout if module.training else 0.0
     query, key, value = (part[0].transpose(0, 1).to(value.dtype) for part in (query, key, value))
     _running.get().attention_calls += 1
-    return banded_attention(query, key, value, moeir_layout, reach, dropout, scaling)[None], None
+    return attention(query, key, value, moeir_layout, reach, dropout, scaling)[None], None
 
 
 class LayerPlaceholder(nn.Module):
@@ -118,11 +116,7 @@ class TransformersFeedForward(FeedForward):
 
     def __init__(self, module: nn.Module, hidden: int) -> None:
         nn.Module.__init__(self)
-        self.module, self._hidden = module, hidden
-
-    @property
-    def hidden(self) -> int:
-        return self._hidden
+        self.module, self.hidden = module, hidden
 
     def compute_update(self, states: Tensor) -> Tensor:
         return self.transform(states)

@@ -87,7 +87,7 @@ def read_model_config(config: Mapping[str, Any], folder: Path) -> PreTrainedConf
     return model_config
 
 
-def render_messages(template: str, messages: list[dict[str, str]], options: Mapping[str, Any], folder: Path) -> str:
+def render_chat(template: str, messages: list[dict[str, str]], options: Mapping[str, Any], folder: Path) -> str:
     """A chat in a template, rendered in the sandbox of transformers; ArtifactError if the template raises an error."""
     with refuse_transformers_errors(f"{folder}: its chat template cannot be rendered; --template gives another"):
         [text], _ = render_jinja_template([messages], chat_template=template, **options)
@@ -182,12 +182,6 @@ def make_transformers_encoder(config: MutableMapping[str, Any], folder: Path, *,
     return _build_encoder(model, config, folder, has_head=True, probe=probe)
 
 
-def _read_headers(folder: Path) -> dict[str, Tensor]:
-    """The shapes of a folder's weights, by their names in the files; none of a GGUF file."""
-    files = [] if (folder / GGUF_LINK).exists() else list_weight_files(folder)
-    return {name: tensor for file in files for name, tensor in read_header(folder / file).items()}
-
-
 def read_transformers_encoder(folder: Path, config: MutableMapping[str, Any]) -> TransformersEncoder:
     """The model of a folder in float32, with its vocabulary head if it has one. What the probe finds is noted in `config`.
 
@@ -195,7 +189,8 @@ def read_transformers_encoder(folder: Path, config: MutableMapping[str, Any]) ->
     """
     parse_config(config, folder)
     model_config, is_gguf = read_model_config(config, folder), (folder / GGUF_LINK).exists()
-    header = _read_headers(folder)
+    files = [] if is_gguf else list_weight_files(folder)
+    header = {name: tensor for file in files for name, tensor in read_header(folder / file).items()}
     with refuse_transformers_errors(f"{folder}/config.json"):
         kind = choose_class(model_config)
     options = {"config": model_config, "dtype": torch.float32, "local_files_only": True, "output_loading_info": True}

@@ -14,24 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.backends import cuda
 
-from moeir.kernels.precision import compute_capability
-
 COLUMN_MULTIPLE = 16  # CUDA's attention kernels copy a mask whose row length is not a multiple of this
 MAX_HEAD_WIDTH = 256  # of FlashAttention
 FLASH_ARGUMENTS = ("query", "key", "value", "cum_seq_q", "cum_seq_k", "max_q", "max_k", "dropout_p", "is_causal", "return_debug_mask")
 FLASH_OPTIONS = {"scale", "window_size_left", "window_size_right"}
 Value = TypeVar("Value")
-Band: TypeAlias = tuple[int, int]  # how many tokens before itself and after itself a token attends to
-
-
-@dataclass(frozen=True)
-class PaddedBatch:
-    """The packed tokens of B texts as a padded batch of L columns: `rows` [B * L] the token at each slot (padding repeats token 0),
-    `token_slots` [T] the slot of each token, `key_mask` [B, L] true at slots that are attended to."""
-
-    rows: Tensor
-    token_slots: Tensor
-    key_mask: Tensor
+Band: TypeAlias = tuple[int, int, bool]  # how many tokens before and after itself a token attends to; whether always to the first, too
 
 
 @dataclass(frozen=True)
@@ -65,14 +53,19 @@ class PackedLayout:
         return torch.arange(len(self.text_indices), device=self.starts.device) - self.starts.index_select(0, self.text_indices)
 
     @cached_property
-    def padding(self) -> PaddedBatch:
-        """The texts as a padded batch; its number of columns is a multiple of `COLUMN_MULTIPLE`."""
-        columns = -(-self.max_length // COLUMN_MULTIPLE) * COLUMN_MULTIPLE
-        positions = self.starts[:-1, None] + torch.arange(columns, device=self.starts.device)
-        real = positions < self.starts[1:, None]
-        rows = torch.where(real, positions, 0).flatten()
-        attended = real if self.no_attend_mask is None else real & ~self.no_attend_mask.index_select(0, rows).view_as(real)
-        return PaddedBatch(rows, self.text_indices * columns + self.positions, attended)
+    def padded_length(self) -> int:
+        """Number of columns L of the texts as a padded batch, a multiple of `COLUMN_MULTIPLE`."""
+        return -(-self.max_length // COLUMN_MULTIPLE) * COLUMN_MULTIPLE
+
+    @cached_property
+    def token_slots(self) -> Tensor:
+        """[T] the slot of each token in the padded batch [B * L]."""
+        return self.text_indices * self.padded_length + self.positions
+
+    def pad(self, tokens: Tensor) -> Tensor:
+        """The values of tokens [T, ...] as a padded batch [B, L, ...], zero at padding."""
+        slots = tokens.new_zeros(len(self.lengths) * self.padded_length, *tokens.shape[1:])
+        return slots.index_copy(0, self.token_slots, tokens).unflatten(0, (len(self.lengths), -1))
 
     @cached_property
     def cumulative_lengths(self) -> tuple[Tensor, Tensor]:
@@ -115,11 +108,14 @@ class PackedLayout:
 
     def padded_mask(self, band: Band | None, dtype: torch.dtype) -> Tensor:
         """Additive attention mask of the padded batch: 0 or −∞, [B, 1, 1 or L, L]."""
-        attended = self.padding.key_mask
-        return self._cached(
-            ("padded", band, dtype),
-            lambda: additive_mask(_attention_mask(attended, attended.shape[1], band, attended.device), dtype),
-        )
+
+        def compute() -> Tensor:
+            tokens = torch.ones_like(self.positions, dtype=torch.bool) if self.no_attend_mask is None else ~self.no_attend_mask
+            mask = _attention_mask(self.pad(tokens), self.padded_length, band, tokens.device)
+            assert mask is not None
+            return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, float("-inf"))
+
+        return self._cached(("padded", band, dtype), compute)
 
     def _cached(self, key: object, compute: Callable[[], Value]) -> Value:
         if key not in self._cache:
@@ -148,38 +144,32 @@ def apply_rotary(states: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     return rotated.to(states.dtype)
 
 
-def attention(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, window: int | None = None, dropout: float = 0.0) -> Tensor:
-    """Scaled dot-product attention within each text, and within `window` // 2 tokens on either side if there is a window.
-
-    query, key, value [T, heads, width] -> [T, heads, width]; each weight is dropped with probability `dropout` (Vaswani et al. 2017). On
-    CUDA, if precision, width and GPU support it: FlashAttention over the texts' boundaries (Dao 2023). Otherwise scaled-dot-product
-    attention, on a CPU over groups of neighbouring texts of equal length, on CUDA over one padded batch with a mask. The formula is the
-    same. A token whose window holds only tokens of `no_attend_mask` attends to itself.
-    """
-    half_window = None if window is None else window // 2
-    return banded_attention(query, key, value, layout, (half_window, half_window), dropout)
-
-
-def banded_attention(
+def attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
     layout: PackedLayout,
-    reach: tuple[int | None, int | None],
-    dropout: float,
+    reach: tuple[int | None, int | None] = (None, None),
+    dropout: float = 0.0,
     scale: float | None = None,
+    *,
+    keeps_first: bool = False,
 ) -> Tensor:
-    """`attention` of each token to those at most `reach` tokens before and after it (None: to all of that side; causal: 0 after).
+    """Scaled dot-product attention within each text, to at most `reach` tokens before and after each (None: to all of that side; causal: 0
+    after), and with `keeps_first` to the first token of its text always.
 
     query [T, heads, width], key and value [T, kv, width], where each of the kv heads serves heads / kv of the query -> [T, heads, width].
-    Scores are multiplied by `scale`, 1 / sqrt(width) without it.
+    Scores are multiplied by `scale`, 1 / sqrt(width) without it; each weight is dropped with probability `dropout` (Vaswani et al. 2017).
+    On CUDA, if precision, width and GPU support it: FlashAttention over the texts' boundaries (Dao 2023). Otherwise scaled-dot-product
+    attention, on a CPU over groups of neighbouring texts of equal length, on CUDA over one padded batch with a mask. The formula is the
+    same. A token whose reach holds only tokens of `no_attend_mask` attends to itself.
     """
     farthest = max(layout.max_length - 1, 0)
     before, after = (farthest if one is None else min(one, farthest) for one in reach)
-    band = None if before == after == farthest else (before, after)
+    band = None if before == after == farthest else (before, after, keeps_first)
     if query.is_cuda:
         keeps_distances = band is None or layout.no_attend_mask is None  # removing keys would change distances between tokens
-        if keeps_distances and supports_flash(query, value):
+        if keeps_distances and not keeps_first and supports_flash(query, value):
             return _flash_attention(query, key, value, layout, band, dropout, scale)
         return padded_sdpa(query, key, value, layout, layout.padded_mask(band, query.dtype), dropout, scale)
     is_causal = band is not None and after == 0
@@ -219,12 +209,8 @@ def padded_sdpa(
 
     `mask` is added to the scores and broadcast to [B, heads, L, L].
     """
-    padding, texts = layout.padding, len(layout.lengths)
-    padded = (_PadTokens.apply(part, padding.rows, padding.token_slots) for part in (query, key, value))
-    q, k, v = (part.unflatten(0, (texts, -1)).transpose(1, 2) for part in padded)  # [B, heads, L, width]
-    output = _sdpa(q, k, v, mask, dropout, scale).transpose(1, 2).flatten(0, 1)
-    packed: Tensor = _UnpadTokens.apply(output, padding.rows, padding.token_slots)
-    return packed
+    q, k, v = (layout.pad(part).transpose(1, 2) for part in (query, key, value))  # [B, heads, L, width]
+    return _sdpa(q, k, v, mask, dropout, scale).transpose(1, 2).flatten(0, 1).index_select(0, layout.token_slots)
 
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, scale: float | None, *, is_causal: bool = False) -> Tensor:
@@ -245,49 +231,16 @@ def _without_cudnn() -> Iterator[None]:
         cuda.enable_cudnn_sdp(allowed)
 
 
-def additive_mask(mask: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """A boolean mask, true where a token attends, as an additive mask: 0 or −∞."""
-    assert mask is not None
-    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, float("-inf"))
-
-
-class _PadTokens(torch.autograd.Function):
-    """Packed rows [T, ...] to padded ones [B * L, ...]. Padding has no gradient, so the backward pass is a lookup, not a sum."""
-
-    @staticmethod
-    def forward(ctx: Any, packed: Tensor, rows: Tensor, slots: Tensor) -> Tensor:
-        ctx.save_for_backward(slots)
-        return packed.index_select(0, rows)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        return gradients[0].index_select(0, ctx.saved_tensors[0]), None, None
-
-
-class _UnpadTokens(torch.autograd.Function):
-    """Padded rows [B * L, ...] to packed ones [T, ...]; the gradient of padding is 0."""
-
-    @staticmethod
-    def forward(ctx: Any, padded: Tensor, rows: Tensor, slots: Tensor) -> Tensor:
-        ctx.save_for_backward(rows, slots)
-        return padded.index_select(0, slots)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        rows, slots = ctx.saved_tensors
-        padded = gradients[0].new_zeros(len(rows), *gradients[0].shape[1:])
-        return padded.index_copy_(0, slots, gradients[0]), None, None
-
-
 def _attention_mask(attended: Tensor | None, length: int, band: Band | None, device: torch.device) -> Tensor | None:
     """Boolean attention mask, broadcast to [B, heads, L, L], from a key mask [B, L]; None if every token attends to every token, or if the
     band is causal and every token to those before."""
-    before, after = (length, length) if band is None else band
-    if before >= length - 1 and (after >= length - 1 or (after == 0 and attended is None)):
+    before, after, keeps_first = (length, length, False) if band is None else band
+    if not keeps_first and before >= length - 1 and (after >= length - 1 or (after == 0 and attended is None)):
         return None if attended is None else attended[:, None, None]
     positions = torch.arange(length, device=device)
     distance = positions[:, None] - positions  # of a key before its query
     allowed = (distance <= before) & (distance >= -after)
+    allowed = allowed | (positions == 0) if keeps_first else allowed
     if attended is None:
         return allowed
     visible = allowed & attended[:, None, None]  # [B, 1, L, L]
@@ -298,7 +251,7 @@ def supports_flash(query: Tensor, value: Tensor) -> bool:
     """Whether FlashAttention takes these heads: half precision, equal widths that it supports, compute capability 8.0 or more."""
     width = query.shape[-1]
     supported = query.dtype in (torch.float16, torch.bfloat16) and value.shape[-1] == width <= MAX_HEAD_WIDTH and width % 8 == 0
-    return supported and compute_capability(query.device) >= (8, 0) and has_flash_operator()
+    return supported and torch.cuda.get_device_capability(query.device) >= (8, 0) and has_flash_operator()
 
 
 @cache
@@ -318,36 +271,8 @@ def _flash_attention(
     if layout.no_attend_mask is not None:
         rows = layout.visible_keys[0]
         key, value = key.index_select(0, rows), value.index_select(0, rows)
-    starts, longest, (left, right) = layout.cumulative_lengths, layout.max_length, band or (-1, -1)
+    starts, longest, (left, right, _) = layout.cumulative_lengths, layout.max_length, band or (-1, -1, False)
     sizes = (*starts, longest, longest)
     operator, window = torch.ops.aten._flash_attention_forward, {"window_size_left": left, "window_size_right": right}
     output: Tensor = operator(query, key, value, *sizes, dropout, False, False, scale=scale, **window)[0]
     return output
-
-
-def causal_attention(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, window: int, dropout: float = 0.0) -> Tensor:
-    """Scaled dot-product attention within each text, of each token to those that `causal_mask` allows: [T, heads, width] each, and out.
-
-    On a CPU: groups of neighbouring texts of equal length; on CUDA: one padded batch.
-    """
-    if query.is_cuda:
-        attended = layout.padding.key_mask
-        allowed = causal_mask(attended.shape[1], window, query.device) & attended[:, None]  # [B, L, L]
-        return padded_sdpa(query, key, value, layout, additive_mask(allowed[:, None], query.dtype), dropout)
-    masks = [causal_mask(length, window, query.device) for _, length in layout.equal_length_groups]
-    return grouped_sdpa(query, key, value, layout, masks, dropout)
-
-
-def causal_mask(length: int, window: int, device: torch.device | str = "cpu") -> Tensor:
-    """[L, L] true where token i attends to token j: to token 0 and the last `window` tokens, itself included; with -1 to all up to itself.
-
-    >>> causal_mask(4, 2).int()
-    tensor([[1, 0, 0, 0],
-            [1, 1, 0, 0],
-            [1, 1, 1, 0],
-            [1, 0, 1, 1]], dtype=torch.int32)
-    """
-    positions = torch.arange(length, device=device)
-    distance = positions[:, None] - positions  # i − j
-    in_window = (distance >= 0) if window < 0 else (distance >= 0) & (distance < window)
-    return in_window | (positions == 0)

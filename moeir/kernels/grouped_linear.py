@@ -6,8 +6,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from moeir.kernels.precision import compute_capability
-
 GROUPED_MM_CAPABILITIES = (9, 10)  # major compute capabilities: Hopper and Blackwell
 ROW_ALIGNMENT = 8  # rows: a group starts at a multiple of 16 bytes of bfloat16, also when a gradient reads it column by column
 
@@ -59,4 +57,5 @@ def supports_grouped_linear(rows: Tensor, width: int) -> bool:
         return False
     if torch.__version__ < "2.10":  # without grouped_mm
         return False
-    return rows.shape[-1] % ROW_ALIGNMENT == width % ROW_ALIGNMENT == 0 and compute_capability(rows.device)[0] in GROUPED_MM_CAPABILITIES
+    is_aligned = rows.shape[-1] % ROW_ALIGNMENT == width % ROW_ALIGNMENT == 0
+    return is_aligned and torch.cuda.get_device_capability(rows.device)[0] in GROUPED_MM_CAPABILITIES

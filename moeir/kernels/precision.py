@@ -34,12 +34,6 @@ def _is_made_by_intel() -> bool:
     return CPU_INFO.is_file() and "GenuineIntel" in CPU_INFO.read_text(encoding="utf-8")
 
 
-@cache
-def compute_capability(device: torch.device) -> tuple[int, int]:
-    """Compute capability of a CUDA device."""
-    return torch.cuda.get_device_capability(device)
-
-
 def product_dtype(states: Tensor) -> torch.dtype:
     """The dtype of matrix products of these states: half precision under autocast."""
     kind = states.device.type

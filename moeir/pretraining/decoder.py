@@ -15,7 +15,7 @@ from moeir.backbones.encoder import Encoder, run_layers
 from moeir.backbones.layers import Layer, init_weights
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
-from moeir.kernels.attention import PackedLayout, apply_rotary, causal_attention
+from moeir.kernels.attention import PackedLayout, apply_rotary, attention
 from moeir.pretraining.base import TokenLoss, align_by_length, check_minimum, vocabulary_loss
 from moeir.pretraining.batches import MaskedTexts
 
@@ -70,7 +70,8 @@ class CausalBlock(nn.Module):
         if self.theta is not None:
             angles = layout.rotary_angles(self.theta, query.shape[-1])
             query, key = apply_rotary(query, *angles), apply_rotary(key, *angles)
-        attended = causal_attention(query, key, value, layout, window, self.attention_dropout if self.training else 0.0)
+        reach, dropout = (None if window < 0 else window - 1, 0), self.attention_dropout if self.training else 0.0
+        attended = attention(query, key, value, layout, reach, dropout, keeps_first=True)
         states = states + self.dropouts[0](self.output(attended.flatten(-2)))
         output: Tensor = states + self.dropouts[1](self.down(self.activation(self.up(self.before_feedforward(states)))))
         return output

@@ -424,12 +424,12 @@ def test_a_model_that_runs_whole_is_not_made_bidirectional(name, weights):
 
 
 def test_a_model_whose_layers_ignore_it_is_refused(weights, monkeypatch):
-    attention = transformers_encoder.banded_attention
+    attention = transformers_encoder.attention
 
     def causal_attention(query, key, value, layout, reach, dropout, scale=None):
         return attention(query, key, value, layout, (reach[0], 0), dropout, scale)
 
-    monkeypatch.setattr(transformers_encoder, "banded_attention", causal_attention)
+    monkeypatch.setattr(transformers_encoder, "attention", causal_attention)
     monkeypatch.setattr(transformers_model, "check_packing", lambda *arguments: None)
     with pytest.raises(UsageError, match="in layer 1 of LlamaModel tokens do not attend to later ones"):
         build_checkpoint(weights("llama"), "splade", RULES, backbone="bidirectional")

@@ -28,18 +28,14 @@ def cards(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "device"), [("auto", "cuda:0"), ("cuda", "cuda:0"), ("cuda:1", "cuda:1"), ("cpu", "cpu"), ("cpu:0", "cpu")]
+    ("name", "count", "device"),
+    [("auto", 0, "cpu"), ("auto", 2, "cuda:0"), ("cuda", 2, "cuda:0"), ("cuda:1", 2, "cuda:1"), ("cpu", 2, "cpu"), ("cpu:0", 2, "cpu")],
 )
-def test_a_device_is_one_by_name_and_where_all_cuda_calls_go(cards, name, device):
-    selected = cards(2)
+def test_a_device_is_one_by_name_and_where_all_cuda_calls_go(cards, name, count, device):
+    selected = cards(count)
     assert resolve_device(name) == device and selected == []
     assert select_device(name) == device
     assert selected == ([] if device == "cpu" else [device])
-
-
-def test_without_a_device_auto_is_the_processor(cards):
-    cards(0)
-    assert select_device("auto") == "cpu"
 
 
 @pytest.mark.parametrize("name", ["cuda:2", "cuda:99", "cuda:-1", "meta", "gpu", ""])
@@ -74,13 +70,11 @@ def test_bfloat16_is_refused_where_a_device_has_none_and_allowed_on_any_processo
 
 def test_int8_is_for_inference_on_a_processor_that_has_it(cards, monkeypatch):
     cards(1)
-    for supported in (True, False):
-        monkeypatch.setattr("moeir.backbones.device.supports_int8", lambda supported=supported: supported)
-        if supported:
-            assert select_dtype("int8", "cpu", inference=True) is torch.int8
-        else:
-            with pytest.raises(UsageError, match=r"--dtype int8: .* no instructions on this processor \(VNNI\); use --dtype auto"):
-                select_dtype("int8", "cpu", inference=True)
+    monkeypatch.setattr("moeir.backbones.device.supports_int8", lambda: True)
+    assert select_dtype("int8", "cpu", inference=True) is torch.int8
+    monkeypatch.setattr("moeir.backbones.device.supports_int8", lambda: False)
+    with pytest.raises(UsageError, match=r"--dtype int8: .* no instructions on this processor \(VNNI\); use --dtype auto"):
+        select_dtype("int8", "cpu", inference=True)
     with pytest.raises(UsageError, match=r"--dtype int8: .* computed on a CPU only; use --dtype auto"):
         select_dtype("int8", "cuda:0", inference=True)
     for name in ("int8", "float16"):

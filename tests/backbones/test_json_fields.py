@@ -84,7 +84,7 @@ def test_a_file_that_holds_no_object_is_one_line(text, tmp_path):
 @pytest.mark.parametrize(
     "weight_map",
     [
-        *(None, {}, [], {"a": 7}, {"a": "/model.safetensors"}, {"a": "model.bin"}, {"a": "absent.safetensors"}),
+        *(None, {}, [], {"a": 7}, {"a": "/model.safetensors"}, {"a": "model.bin"}),
         {"a": "../model.safetensors", "b": "model.safetensors"},
     ],
 )
@@ -93,9 +93,7 @@ def test_an_index_names_files_beside_it(weight_map, tiny_model, tmp_path):
     (tmp_path / "model" / "model.safetensors").rename(tmp_path / "model.safetensors")
     index = tmp_path / "model" / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": weight_map}))
-    damaged = r"index.json: damaged: expected a weight_map of .safetensors files"
-    message = "which its index names" if weight_map == {"a": "absent.safetensors"} else damaged
-    with pytest.raises(ArtifactError, match=message) as caught:
+    with pytest.raises(ArtifactError, match=r"index.json: damaged: expected a weight_map of .safetensors files") as caught:
         weights_io.read_encoder(tmp_path / "model")
     assert str(tmp_path / "model") in str(caught.value) and "\n" not in str(caught.value)
 
@@ -108,13 +106,9 @@ def test_weights_that_the_config_leaves_out_of_whole_numbers_or_without_dimensio
     with pytest.raises(ArtifactError, match=r"16 weights are not read, first encoder.layer.3\..*; expected files of one model"):
         weights_io.read_encoder(model)
     (model / "config.json").write_text(json.dumps(config))
-    for changed, message in (
-        ({"encoder.layer.3": torch.zeros(1)}, r"1 weights are not read, first encoder.layer.3:"),  # a weight that no layer has
-        ({words: weights[words].to(torch.int8)}, r"embeddings.words.weight is of torch.int8; moeir reads weights that are not quantised"),
-    ):
-        save_file(weights | changed, model / "model.safetensors")
-        with pytest.raises(ArtifactError, match=message):
-            weights_io.read_encoder(model)
+    save_file(weights | {words: weights[words].to(torch.int8)}, model / "model.safetensors")
+    with pytest.raises(ArtifactError, match=r"embeddings.words.weight is of torch.int8; moeir reads weights that are not quantised"):
+        weights_io.read_encoder(model)
     head = {"classifier.weight": torch.zeros(2, 32), "classifier.bias": torch.tensor(0.0)}
     save_file(weights | head, model / "model.safetensors")
     with pytest.raises(ArtifactError, match=r"output.bias has shape \[0\]; config.json says \[1\]"):

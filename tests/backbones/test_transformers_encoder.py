@@ -18,8 +18,9 @@ from moeir.backbones.layers import set_attention_dropout
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.backbones.transformers_encoder import NotPackableError
 from moeir.errors import UsageError
+from tests.backbones.tiny_models import V, draw_model, random_ids
 
-V, LENGTHS = 61, (5, 1, 20, 20, 13)
+LENGTHS = (5, 1, 20, 20, 13)
 SIZES = {"vocab_size": V, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48}
 SIZES |= {"max_position_embeddings": 64, "initializer_range": 0.3, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 GROUPED = SIZES | {"num_key_value_heads": 2, "head_dim": 8}
@@ -84,13 +85,7 @@ def make_config(name):
 def make_model(name):
     """A tiny model of transformers with every parameter random, with its vocabulary head if it has one."""
     config = make_config(name)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(3)
-        model = transformers_model.choose_class(config)(config)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.add_(torch.randn(parameter.shape) * 0.1)
-    return model.eval()
+    return draw_model(transformers_model.choose_class(config), config)
 
 
 def make_pair(name, folder):
@@ -100,11 +95,6 @@ def make_pair(name, folder):
     config = json.loads((folder / "config.json").read_text())
     weights_io.choose_backbone(config, "transformers")
     return theirs, weights_io.read_encoder(folder, config=config).eval(), config
-
-
-def random_ids(lengths=LENGTHS):
-    generator = torch.Generator().manual_seed(0)
-    return [torch.randint(5, V, (length,), generator=generator).tolist() for length in lengths]
 
 
 def states_alone(model, texts):
@@ -123,7 +113,7 @@ def check_logits_and_files(theirs, ours, config, folder):
     if ours.vocabulary_head is None:
         assert theirs.base_model is theirs or theirs.config.final_logit_softcapping
     else:
-        ids = random_ids()[2]
+        ids = random_ids(LENGTHS)[2]
         expected = theirs(input_ids=torch.tensor([ids])).logits[0]
         assert difference(ours.logits(ours(PackedTokens.from_lists([ids], "document"))), expected) <= 1e-5
     kind, weights = transformers_model.to_files(config, folder, ours.state_dict(), ours.file_names)
@@ -140,7 +130,7 @@ def test_packed_texts_have_the_states_and_gradients_of_each_text_alone(name, tmp
     theirs, ours, config = make_pair(name, tmp_path)
     assert ours.config.packed and len(ours.layers) == 3
     check_logits_and_files(theirs, ours, config, tmp_path)
-    texts, tokens = random_ids(), PackedTokens.from_lists(random_ids(), "document")
+    texts, tokens = random_ids(LENGTHS), PackedTokens.from_lists(random_ids(LENGTHS), "document")
     expected, packed = torch.cat(states_alone(theirs.base_model, texts)), ours(tokens)
     assert difference(packed, expected) <= 1e-5
     with torch.no_grad():  # a tower of copies ends as the whole does, with the closing normalisation
@@ -160,7 +150,7 @@ def test_packed_texts_have_the_states_and_gradients_of_each_text_alone(name, tmp
 @torch.no_grad()
 def test_a_rate_of_dropped_attention_is_for_training_alone(tmp_path):
     _, ours, _ = make_pair("qwen3", tmp_path)
-    tokens = PackedTokens.from_lists(random_ids(), "document")
+    tokens = PackedTokens.from_lists(random_ids(LENGTHS), "document")
     expected = ours(tokens)
     set_attention_dropout(ours, 0.5)
     assert torch.equal(ours(tokens), expected) and not torch.allclose(ours.train()(tokens), expected, atol=1e-3)
@@ -175,8 +165,8 @@ def test_a_model_in_which_texts_mix_runs_whole_over_texts_of_one_length(name, tm
         " it runs whole over texts of one length, and cannot be cut into shared layers, towers or routed layers"
     ]
     base = theirs.base_model if theirs.base_model_prefix != "language_model" else theirs
-    expected = torch.cat(states_alone(base, random_ids()))
-    assert difference(ours(PackedTokens.from_lists(random_ids(), "document")), expected) <= 1e-6
+    expected = torch.cat(states_alone(base, random_ids(LENGTHS)))
+    assert difference(ours(PackedTokens.from_lists(random_ids(LENGTHS), "document")), expected) <= 1e-6
     with pytest.raises(UsageError, match=r"came: .* runs whole, as texts do not stay apart in it"):
         ours.check_layers("came")
     check_logits_and_files(theirs, ours, config, tmp_path)

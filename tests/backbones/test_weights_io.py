@@ -1,7 +1,6 @@
 """transformers writes → we read → we write → transformers reads: the same tensors, bit by bit."""
 
 import json
-import logging
 import os
 import signal
 
@@ -42,12 +41,12 @@ def test_a_model_with_every_head_is_read(tmp_path):
     weights = weights_io.read_weights(tmp_path, weights_io.read_config(tmp_path))
     assert torch.equal(weights["pooler.weight"], theirs.bert.pooler.dense.weight)
     changed(tmp_path, lambda weights: weights | {"qa_outputs.weight": torch.zeros(2, 24), "linear.weight": torch.zeros(8, 24)})
-    ours = weights_io.read_encoder(tmp_path, vocabulary_head=None)
+    ours = weights_io.read_encoder(tmp_path)
     assert torch.equal(ours.vocabulary_head.bias, theirs.cls.predictions.bias)
 
 
 def test_old_names_and_position_ids_are_understood(written):
-    expected = weights_io.read_encoder(written, vocabulary_head=True).state_dict()
+    expected = weights_io.read_encoder(written).state_dict()
     old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
 
     def renamed(weights):
@@ -56,14 +55,14 @@ def test_old_names_and_position_ids_are_understood(written):
         return weights | {"bert.embeddings.position_ids": torch.arange(16)[None]}
 
     changed(written, renamed)
-    weights_read = weights_io.read_encoder(written, vocabulary_head=True).state_dict()
+    weights_read = weights_io.read_encoder(written).state_dict()
     assert weights_read.keys() == expected.keys() and all(torch.equal(weights_read[name], expected[name]) for name in expected)
 
 
 def test_half_precision_is_read_as_float32(written):
     changed(written, lambda weights: {name: value.half() for name, value in weights.items()})
     reconfigured(written, torch_dtype="float16")
-    ours = weights_io.read_encoder(written, vocabulary_head=True)
+    ours = weights_io.read_encoder(written)
     assert {value.dtype for value in ours.state_dict().values()} == {torch.float32}
     weights_io.write_model(written, weights_io.read_config(written), ours.state_dict(), hf_compatible=True)
     config = weights_io.read_config(written)
@@ -84,7 +83,7 @@ def test_half_precision_is_read_as_float32(written):
 def test_faulty_weights_are_refused(change, message, written):
     changed(written, change)
     with pytest.raises(ArtifactError, match=message) as caught:
-        weights_io.read_encoder(written, vocabulary_head=True)
+        weights_io.read_encoder(written)
     assert "\n" not in str(caught.value)
 
 
@@ -114,12 +113,10 @@ def test_a_hub_name_that_is_not_to_be_had_is_one_line(monkeypatch):
     assert "\n" not in str(caught.value)
 
 
-def test_missing_heads_are_left_to_the_caller(tmp_path, caplog):
-    caplog.set_level(logging.INFO)
+def test_missing_heads_are_left_to_the_caller(tmp_path):
     make_model("bert", head=False).save_pretrained(tmp_path)
     assert not weights_io.has_vocabulary_head(tmp_path)
-    assert weights_io.read_encoder(tmp_path, vocabulary_head=None).vocabulary_head is None
-    assert weights_io.read_encoder(tmp_path, vocabulary_head=True).vocabulary_head is not None
+    assert weights_io.read_encoder(tmp_path).vocabulary_head is not None
     changed(tmp_path, drop("LayerNorm"))
     with pytest.raises(ArtifactError, match=r"embeddings.LayerNorm.(bias|weight)"):
         weights_io.read_encoder(tmp_path)

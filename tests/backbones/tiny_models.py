@@ -31,12 +31,17 @@ def make_model(name, *, head=True, kind=None, **changes):
     """A model of transformers, of a kind if it is named, with every parameter random, biases and normalisations too."""
     family, settings = TINY_MODELS[name]
     config = getattr(transformers, f"{family}Config")(**(settings | changes))
+    return draw_model(getattr(transformers, family + (kind or ("ForMaskedLM" if head else "Model"))), config)
+
+
+@torch.no_grad()
+def draw_model(kind, config):
+    """A model of this class of transformers, the same each time."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
-        model = getattr(transformers, family + (kind or ("ForMaskedLM" if head else "Model")))(config)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.add_(torch.randn(parameter.shape) * 0.1)
+        model = kind(config)
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape) * 0.1)
     return model.eval()
 
 
@@ -44,7 +49,7 @@ def make_pair(name, folder, *, head=True, **changes):
     """The model, and ours read from its files."""
     theirs = make_model(name, head=head, **changes)
     theirs.save_pretrained(folder)
-    return theirs, weights_io.read_encoder(folder, vocabulary_head=None).eval()
+    return theirs, weights_io.read_encoder(folder).eval()
 
 
 def random_ids(lengths=LENGTHS, seed=0):

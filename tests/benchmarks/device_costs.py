@@ -5,8 +5,8 @@
 The depth of BERT-base (12 layers, V = 30,522) at a small width, as counts do not depend on it; 8 queries with 8 documents each of mixed
 lengths, bfloat16, with dropout unless the row names it. Counted are `moeir finetune` from the end of one update to the end of the next, and
 `moeir encode`, in which a window of 256 texts is one batch: three windows minus two. `launches` count gradients clipped one by one, as
-earlier tables did; with --lists as CUDA clips them, in a few kernels for all tensors. `kernels` are those that the operations are known to
-consist of. With --finetune="--compile" a compiled region is one launch.
+earlier tables did; with --lists as CUDA clips them, in a few kernels for all tensors. With --finetune="--compile" a compiled region is one
+launch.
 """
 
 import argparse
@@ -128,14 +128,14 @@ def main() -> None:
     torch.set_num_threads(1)
     if "--compile" in arguments.finetune:
         torch.compile = compile_for_counts  # type: ignore[assignment]
-    print("| | launches | kernels | syncs | blocking copies | non-blocking copies | copies to the host |\n|---|---|---|---|---|---|---|")
+    print("| | launches | syncs | blocking copies | non-blocking copies | copies to the host |\n|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder, fake_cuda.activate(lists=arguments.lists) as machine:
         work = Path(folder)
         write_texts(work)
         for name in (name for name in (*TRAININGS, *ENCODINGS) if name.startswith(tuple(arguments.only))):
             fake_torch_cuda.offer_foreach(machine, arguments.lists)
             counts = measure_row(machine, work, name, *arguments.finetune.split())
-            cells = (counts.launches, counts.kernels, counts.syncs, counts.blocking, counts.copies, counts.count(BACK))
+            cells = (counts.launches, counts.syncs, counts.blocking, counts.copies, counts.count(BACK))
             print(f"| {name} | " + " | ".join(f"{cell:,}" for cell in cells) + " |", flush=True)
             for kind, operation, code_line, count in counts.source_lines(SYNC, BLOCKING, COPY, BACK, LAUNCH) if arguments.where else ():
                 print(f"    {count:4} {kind}: {operation} at {code_line}")

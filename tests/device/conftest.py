@@ -68,10 +68,20 @@ def device() -> str:
 
 @pytest.fixture
 def moeir_on(device: str) -> Callable[..., CommandResult]:
-    """`moeir_on("finetune", …)`: run a command in this process, on the device unless `on` names another; its exit code and output."""
+    """`moeir_on("finetune", …)`: run a command in this process, on the device unless `on` names another; its exit code and output.
+
+    Of several cards it is the second, and the command must leave the first alone.
+    """
+    import torch
 
     def run(*arguments: object, on: str = device, stdin: str = "") -> CommandResult:
-        return run_in_process(*arguments, "--device", on, stdin=stdin)
+        if on != device or torch.cuda.device_count() < 2:
+            return run_in_process(*arguments, "--device", on, stdin=stdin)
+        torch.cuda.reset_peak_memory_stats("cuda:0")
+        before = torch.cuda.max_memory_allocated("cuda:0")
+        result = run_in_process(*arguments, "--device", "cuda:1", stdin=stdin)
+        assert torch.cuda.max_memory_allocated("cuda:0") == before
+        return result
 
     return run
 

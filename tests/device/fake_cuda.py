@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.device import guard
-from tests.device.operation_counts import BACK, BLOCKING, COPY, LAUNCH, SYNC, OperationCounts, list_kernels
+from tests.device.operation_counts import BACK, BLOCKING, COPY, LAUNCH, SYNC, OperationCounts
 
 GUARD = guard.load()
 TOTAL_BYTES = 80 << 30
@@ -74,7 +74,6 @@ class FakeMachine:
     counts: OperationCounts = field(default_factory=OperationCounts)
     fail_at: int | None = None
     foreach_lists: bool = True
-    generators: dict[int, Any] = field(default_factory=dict)
 
     def card(self, device: torch.device | str | int | None = None) -> Card:
         """The card of a device; the current one for None or a device without an index."""
@@ -86,14 +85,14 @@ class FakeMachine:
             raise RuntimeError("CUDA error: invalid device ordinal")
         return self.cards[index]
 
-    def launch(self, name: str, kernels: int = 1, count: int = 1) -> None:
+    def launch(self, name: str, count: int = 1) -> None:
         """Count an operation on the device."""
         if self.fail_at is not None:
             self.fail_at -= 1
             if self.fail_at < 0:
                 self.fail_at = None
                 raise out_of_memory(1 << 30, self.card())
-        self.counts.add(LAUNCH, name, count=count, kernels=kernels)
+        self.counts.add(LAUNCH, name, count=count)
 
     def wait(self, name: str, count: int = 1) -> None:
         """Count a host sync and finish all pending copies."""
@@ -172,9 +171,6 @@ class DeviceTensor(torch.Tensor):
     def __array__(self, *options: Any, **named: Any) -> Any:
         return self.numpy()
 
-    def __dlpack__(self, *options: Any, **named: Any) -> Any:
-        raise NotSimulated("DLPack")
-
     def data_ptr(self) -> int:
         return self.host.data_ptr()
 
@@ -197,9 +193,6 @@ class DeviceTensor(torch.Tensor):
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self.detach().cpu().__reduce_ex__(protocol)
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
-        return f"{self.host!r} on {self.device}"
-
 
 class CardMode(TorchDispatchMode):
     """Catches operations without a device tensor among their arguments."""
@@ -221,7 +214,6 @@ WAITS = {  # host syncs inside the operation
     "nonzero": 1, "masked_select": 1, "_unique2": 1, "unique_dim": 1, "unique_consecutive": 1, "bincount": 2, "equal": 1, "histc": 1,
     "multinomial": 1, "repeat_interleave.Tensor": 1,
 }  # fmt: skip
-KERNELS = {"nonzero": 3, "sort": 3, "sort.stable": 3, "embedding_dense_backward": 3, "cumsum": 2, "_unique2": 5, "masked_select": 4}
 INDEXING = {"index.Tensor", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index.Tensor"}
 HOST_NUMBER = {"masked_fill.Tensor", "masked_fill_.Tensor", "where.self", "fill_.Tensor", "fill.Tensor", "lerp.Tensor", "lerp.Scalar"}
 PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot"}
@@ -238,9 +230,8 @@ class OperationFacts:
     view: bool
     pointwise: bool
     in_place: bool
-    generator: bool
     random: bool
-    tensor_lists: int
+    tensor_lists: bool
 
 
 _facts_cache: dict[Any, OperationFacts] = {}
@@ -250,16 +241,14 @@ def operation_facts(func: Any) -> OperationFacts:
     """The facts about an operation, cached."""
     if func not in _facts_cache:
         schema, name = func._schema, func.name().removeprefix("aten::")
-        tensors = [argument for argument in schema.arguments if str(argument.type) == "List[Tensor]"]
         _facts_cache[func] = OperationFacts(
             name,
             torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"),
             func.is_view or name == "detach" or name == "alias",
             torch.Tag.pointwise in func.tags,
             schema.is_mutable and name.split(".")[0].endswith("_"),
-            any(argument.name == "generator" for argument in schema.arguments),
-            torch.Tag.nondeterministic_seeded in func.tags,
-            len(tensors) if name.startswith(("_foreach", "_fused", "_amp_foreach")) else 0,
+            torch.Tag.nondeterministic_seeded in func.tags or any(argument.name == "generator" for argument in schema.arguments),
+            name.startswith(("_foreach", "_fused", "_amp_foreach")),
         )
     return _facts_cache[func]
 
@@ -333,13 +322,8 @@ def _create_on_card(func: Any, fact: OperationFacts, args: Any, kwargs: dict[str
 def _host_run(func: Any, fact: OperationFacts, args: Any, kwargs: dict[str, Any], card: int) -> Any:
     """Run the operation on the host's numbers, with the card's random generator."""
     args, kwargs = _on_host(args), {key: _on_host(value) for key, value in kwargs.items() if key != "pin_memory"}
-    if fact.generator:
-        generator = kwargs.get("generator")
-        if generator is None:
-            kwargs["generator"] = active_machine().cards[card].generator
-        elif getattr(active_machine().generators.get(generator._cdata), "card", None) != card:
-            raise RuntimeError(f"Expected a 'cuda:{card}' device type for generator but found '{generator.device}'")
-        return func(*args, **kwargs)
+    if kwargs.get("generator") is not None:
+        raise RuntimeError(f"Expected a 'cuda:{card}' device type for generator but found '{kwargs['generator'].device}'")
     if fact.random:
         return run_with_card_generator(card, lambda: func(*args, **kwargs))
     return func(*args, **kwargs)
@@ -439,11 +423,7 @@ def _count(fact: OperationFacts, args: Any, kwargs: dict[str, Any]) -> None:
         return
     if name in WAITS and kwargs.get("output_size") is None:
         current.wait(name, WAITS[name])
-    if fact.tensor_lists:
-        sizes = next([one.numel() for one in value] for value in args if isinstance(value, (list, tuple)))
-        current.launch(name, list_kernels(sizes, fact.tensor_lists))
-    else:
-        current.launch(name, KERNELS.get(name, 1))
+    current.launch(name)
 
 
 def _count_indexing(name: str, args: Any) -> bool:
@@ -456,16 +436,16 @@ def _count_indexing(name: str, args: Any) -> bool:
         return True
     for one in indices:
         if not isinstance(one, DeviceTensor):
-            current.counts.add(BLOCKING, f"{name} by an index of the host", size=one.nbytes)
+            current.counts.add(BLOCKING, f"{name} by an index of the host")
     for _ in masks:
-        current.launch("nonzero", KERNELS["nonzero"])
+        current.launch("nonzero")
         current.wait(f"{name} by a mask")
     return False
 
 
 @handler_for("_local_scalar_dense")
 def _item(func: Any, tensor: DeviceTensor) -> Any:
-    active_machine().counts.add(BACK, "item", size=tensor.host.nbytes)
+    active_machine().counts.add(BACK, "item")
     active_machine().wait("item")
     return func(tensor.host)
 
@@ -494,22 +474,22 @@ def _to_copy(func: Any, source: Tensor, **kwargs: Any) -> Tensor:
         return _to_host(source, host, non_blocking=non_blocking) if ours else host
     card = current.card(device)
     if not ours:
-        _to_card(source, host.nbytes, non_blocking=non_blocking)
+        _to_card(source, non_blocking=non_blocking)
     else:
         current.launch("_to_copy")
     card.allocate(host.nbytes)
     return DeviceTensor(host, card.index)
 
 
-def _to_card(source: Tensor, size: int, *, non_blocking: bool) -> None:
+def _to_card(source: Tensor, *, non_blocking: bool) -> None:
     kind = COPY if non_blocking and source.is_pinned() else BLOCKING
-    active_machine().counts.add(kind, "to the device" if non_blocking == (kind == COPY) else "to the device, not pinned", size=size)
+    active_machine().counts.add(kind, "to the device" if non_blocking == (kind == COPY) else "to the device, not pinned")
 
 
 def _to_host(source: DeviceTensor, host: Tensor, *, non_blocking: bool) -> Tensor:
     """A copy in host memory; if non-blocking, pinned and filled later."""
     current = active_machine()
-    current.counts.add(BACK, "to the host", size=host.nbytes)
+    current.counts.add(BACK, "to the host")
     if source.dtype != host.dtype or not source.host.is_contiguous():
         current.launch("_to_copy before the host")
     if not non_blocking:
@@ -536,13 +516,13 @@ def _copy_into(func: Any, target: Tensor, source: Tensor, non_blocking: bool = F
     current = active_machine()
     to, of = isinstance(target, DeviceTensor), isinstance(source, DeviceTensor)
     if of and not to:
-        current.counts.add(BACK, "copy_ to the host", size=source.nbytes)
+        current.counts.add(BACK, "copy_ to the host")
         if non_blocking and target.is_pinned() and func._schema.name == "aten::copy_":
             _defer_copy(current.card(source.device), target, source.host.to(target.dtype).expand(target.shape).clone())
             return target
         current.wait("copy_ to the host")
     elif to and not of:
-        _to_card(source, source.nbytes, non_blocking=non_blocking)
+        _to_card(source, non_blocking=non_blocking)
     else:
         current.launch("copy_")
     result = func(_on_host(target), _on_host(source), non_blocking)
@@ -560,7 +540,7 @@ def activate(
 
     assert fake_attention.HANDLERS is HANDLERS
     fake = FakeMachine([Card(index, free_bytes) for index in range(cards)], capability, foreach_lists=lists)
-    GUARD.pretended_set_cards(cards, 10 * capability[0] + capability[1])
+    GUARD.pretended_set_cards(cards)
     GUARD.pretended_choose_card(0)
     _machines.append(fake)
     for card in fake.cards:

@@ -51,26 +51,6 @@ class Stream:
         return event
 
 
-class Generator(torch._C.Generator):
-    """torch.Generator for the CPU, or with a device for a card."""
-
-    card: int | None = None
-
-    def __new__(cls, device: Any = "cpu") -> Any:
-        generator = super().__new__(cls)
-        if torch.device(device).type == "cuda":
-            generator.card = active_machine().card(torch.device(device)).index
-            active_machine().generators[generator._cdata] = generator  # operations receive another Python object
-        return generator
-
-    def __init__(self, device: Any = "cpu") -> None:
-        pass
-
-    @property
-    def device(self) -> torch.device:  # type: ignore[override]
-        return torch.device("cpu") if self.card is None else torch.device("cuda", self.card)
-
-
 def _exchange_device(index: int) -> int:
     before = GUARD.pretended_current_card()
     if index >= 0:
@@ -143,7 +123,7 @@ def install(made: FakeMachine) -> Iterator[None]:
     from torch.utils import _foreach_utils as lists
 
     changes: list[tuple[Any, str, Any]] = [(torch.cuda, name, value) for name, value in _replacements(made).items()]
-    changes += [(torch, "Generator", Generator), (torch.nn.Module, "_apply", _apply_by_swapping), (threading.Thread, "run", _run)]
+    changes += [(torch.nn.Module, "_apply", _apply_by_swapping), (threading.Thread, "run", _run)]
     changes.append((torch.autograd.function.BackwardCFunction, "apply", _backward))
     changes.append((torch.backends.cuda, "is_flash_attention_available", lambda: True))
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]

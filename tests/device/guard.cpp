@@ -20,7 +20,6 @@ using c10::DeviceType;
 using c10::Stream;
 
 std::atomic<int> cards{2};
-std::atomic<int> capability{90};  // ten times the major number, and the minor one
 thread_local DeviceIndex current_card = 0;
 
 Device card(DeviceIndex index) {
@@ -123,8 +122,7 @@ struct CardHooks final : at::CUDAHooksInterface {
   const at::Generator& getDefaultGenerator(DeviceIndex = -1) const override { return at::detail::getDefaultCPUGenerator(); }
   at::Generator getNewGenerator(DeviceIndex = -1) const override { return at::detail::createCPUGenerator(); }
 };
-// Which kernel scaled_dot_product_attention takes on CUDA: flash without a mask in half precision, the memory-efficient one with a mask or in
-// float32, and the plain formula for what neither knows.
+// Which kernel scaled_dot_product_attention takes on these cards: the memory-efficient one, and the plain formula for what it does not know.
 int64_t attention_kernel(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const std::optional<at::Tensor>& mask,
                          double, bool, std::optional<double>, bool grouped) {
   auto& context = at::globalContext();
@@ -133,14 +131,9 @@ int64_t attention_kernel(const at::Tensor& query, const at::Tensor& key, const a
   if (query.dim() != 4 || key.dim() != 4 || value.dim() != 4 || grouped || (!half && query.scalar_type() != at::kFloat)) return math;
   if (query.size(0) == 0 || query.size(2) == 0 || key.size(2) == 0) return math;
   if (query.stride(-1) != 1 || key.stride(-1) != 1 || value.stride(-1) != 1) return math;
-  int64_t width = query.size(-1);
-  bool masked = mask.has_value() && mask->defined();
-  if (masked && mask->stride(-1) != 1) return math;
-  if (context.userEnabledFlashSDP() && half && !masked && width <= 256 && width == value.size(-1) && capability >= 80) {
-    return static_cast<int64_t>(at::SDPBackend::flash_attention);
-  }
+  if (mask.has_value() && mask->defined() && mask->stride(-1) != 1) return math;
   int64_t step = half ? 8 : 4;
-  if (context.userEnabledMemEfficientSDP() && width % step == 0 && value.size(-1) % step == 0) {
+  if (context.userEnabledMemEfficientSDP() && query.size(-1) % step == 0 && value.size(-1) % step == 0) {
     return static_cast<int64_t>(at::SDPBackend::efficient_attention);
   }
   TORCH_CHECK(context.userEnabledMathSDP(), "No available kernel. Aborting execution.");
@@ -164,8 +157,5 @@ C10_REGISTER_TYPED_CLASS(CUDAHooksRegistry, "CUDAHooks", PretendedHooks)
 extern "C" {
 int pretended_current_card() { return current_card; }
 void pretended_choose_card(int index) { current_card = static_cast<DeviceIndex>(index); }
-void pretended_set_cards(int count, int of_capability) {
-  cards = count;
-  capability = of_capability;
-}
+void pretended_set_cards(int count) { cards = count; }
 }

@@ -4,29 +4,21 @@ import pytest
 import torch
 
 from moeir.kernels import attention
-from moeir.kernels.precision import compute_capability
 from tests.device import fake_cuda
 from tests.device.conftest import assert_similar_losses, read_metrics
+from tests.device.operation_counts import LAUNCH
 from tests.device.test_finetune import CAME, KINDS, KINDS_OF_HALF, ROUTED
 
 CARDS = {"older": (CAME, (7, 5), "float32"), "newer": (ROUTED, (8, 0), "bfloat16")}
 
 
-@pytest.fixture
-def forgotten():
-    """What was found out about other cards is forgotten, before and after."""
-    compute_capability.cache_clear()
-    yield
-    compute_capability.cache_clear()
-
-
 @pytest.mark.parametrize("card", CARDS)
-def test_older_and_newer_cards_learn_what_the_cpu_does(card, learn, quiet, forgotten):
+def test_older_and_newer_cards_learn_what_the_cpu_does(card, learn, quiet):
     arch, capability, dtype = CARDS[card]
     training = (arch, (KINDS | KINDS_OF_HALF)[arch])
     with fake_cuda.activate(capability=capability) as machine:
         assert_similar_losses(read_metrics(learn(*training, dtype="auto")), read_metrics(learn(*training, dtype=dtype, on="cpu")))
-    kernels = {name for name, _ in machine.counts.operations()}
+    kernels = {name for _, name, _, _ in machine.counts.source_lines(LAUNCH)}
     assert ("_flash_attention_forward" in kernels) == (dtype == "bfloat16")
     assert not any("_grouped_mm" in kernel for kernel in kernels), "grouped products are taken where they wait for nothing"
 
@@ -39,13 +31,13 @@ def test_an_older_torch_learns_without_the_kernels_that_it_lacks(learn, quiet, m
         patch.setattr(attention, "has_flash_operator", lambda: False)
         losses = read_metrics(learn(*training, dtype="bfloat16"))
     assert_similar_losses(losses, read_metrics(learn(*training, dtype="bfloat16", on="cpu")))
-    kernels = {name for name, _ in machine.counts.operations()}
+    kernels = {name for _, name, _, _ in machine.counts.source_lines(LAUNCH)}
     assert kernels and not any("_flash_attention_forward" in kernel or "_grouped_mm" in kernel for kernel in kernels)
 
 
-def test_half_precision_is_refused_by_a_card_without_it(learn, forgotten):
+def test_half_precision_is_refused_by_a_card_without_it(learn):
     with fake_cuda.activate(capability=(7, 5)):
-        learn("dense", dtype="bfloat16", fails="--dtype bfloat16: cuda:0")
+        learn("dense", dtype="bfloat16", fails="--dtype bfloat16: cuda:1")
 
 
 def test_memory_that_runs_out_is_told_with_what_takes_less(learn, machine):

@@ -8,6 +8,7 @@ import warnings
 import pytest
 import torch
 
+from moeir.backbones.device import select_device, set_determinism
 from moeir.errors import MoeirError
 from moeir.kernels import attention
 from moeir.training.retrieval_task import RetrievalTask
@@ -201,6 +202,14 @@ def test_algorithms_are_deterministic_where_that_is_asked_for(options, learn, mo
         warnings.filterwarnings("error", message=".*determinis")
         learn("dense", "contrastive", *options, dropout=True)
     assert set(states) == {(True, True, ":4096:8") if options else (False, False, None)}
+
+
+def test_a_training_on_the_cpu_leaves_no_warnings_for_the_device():
+    """A CPU's work is deterministic and warns where it could not be; on CUDA that would be a warning at every product."""
+    set_determinism("cpu", deterministic=False)
+    assert torch.is_deterministic_algorithms_warn_only_enabled()
+    select_device("cuda")
+    assert not torch.are_deterministic_algorithms_enabled()
 
 
 def test_a_batch_of_one_query_and_one_negative_learns_what_it_does_on_the_cpu(learn, quiet):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from moeir.kernels import exact_match, gathered_products
-from moeir.kernels.attention import PackedLayout, attention, causal_attention
+from moeir.kernels.attention import PackedLayout, attention
 from moeir.kernels.fused_cross_entropy import fused_linear_cross_entropy
 from moeir.kernels.late_interaction import late_interaction
 from moeir.kernels.splade import find_max_positions, selected_logits
@@ -61,10 +61,10 @@ def compare_with_cpu(work, parts, device, precision):
 
 
 FORMS = {
-    "attention": lambda inputs, packed, rate: attention(*inputs, packed, None, rate),
-    "window of 4": lambda inputs, packed, rate: attention(*inputs, packed, 4, rate),
-    "all before": lambda inputs, packed, rate: causal_attention(*inputs, packed, -1, rate),
-    "two before": lambda inputs, packed, rate: causal_attention(*inputs, packed, 2, rate),
+    "attention": lambda inputs, packed, rate: attention(*inputs, packed, dropout=rate),
+    "window of 4": lambda inputs, packed, rate: attention(*inputs, packed, (2, 2), rate),
+    "all before": lambda inputs, packed, rate: attention(*inputs, packed, (None, 0), rate, keeps_first=True),
+    "two before": lambda inputs, packed, rate: attention(*inputs, packed, (1, 0), rate, keeps_first=True),
 }
 NO_ATTEND = {"silent": SILENT, "all heard": None}
 

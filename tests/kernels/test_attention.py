@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from moeir.kernels import attention as kernel
 from moeir.kernels.attention import PackedLayout, apply_rotary, attention, padded_sdpa
 from tests.oracles import attention as windows
+from tests.oracles import pretraining
 from tests.oracles import representations as oracles
 
 
@@ -26,9 +27,10 @@ def layout(lengths, silent=None):
     return PackedLayout(tuple(lengths), starts, mask)
 
 
-def padded(query, key, value, batch, reach=None):
-    """The form that CUDA takes with dropout or a mask, on a CPU."""
-    return padded_sdpa(query, key, value, batch, batch.padded_mask(None if reach is None else (reach, reach), query.dtype))
+def padded(query, key, value, batch, reach=None, dropout=0.0):
+    """The form that CUDA takes with a mask, on a CPU."""
+    band = None if reach is None else (*reach, False)
+    return padded_sdpa(query, key, value, batch, batch.padded_mask(band, query.dtype), dropout)
 
 
 def by_loop(query, key, value, batch, reach=None):
@@ -36,7 +38,7 @@ def by_loop(query, key, value, batch, reach=None):
     for first, last in zip(batch.starts[:-1].tolist(), batch.starts[1:].tolist(), strict=True):
         visible = [True] * (last - first) if batch.no_attend_mask is None else (~batch.no_attend_mask[first:last]).tolist()
         heads = [[part[first:last, head].tolist() for part in (query, key, value)] for head in range(query.shape[1])]
-        function = oracles.attention if reach is None else lambda *arguments: windows.windowed_attention(*arguments, reach)
+        function = oracles.attention if reach is None else lambda *arguments: windows.windowed_attention(*arguments, reach[0])
         text = [torch.tensor(function(*head, visible)) for head in heads]
         rows.append(torch.stack(text, dim=1))
     return torch.cat(rows)
@@ -45,32 +47,54 @@ def by_loop(query, key, value, batch, reach=None):
 @settings(deadline=None, max_examples=60)
 @given(
     lengths=st.lists(st.integers(1, 9), min_size=1, max_size=6),
-    window=st.none() | st.integers(1, 20),
+    reach=st.none() | st.integers(0, 10),
     seed=st.integers(0, 9),
     data=st.data(),
 )
-def test_grouped_and_masked_attention_equal_a_loop_over_texts(lengths, window, seed, data):
-    """A window hides what lies further away than its half."""
+def test_grouped_and_masked_attention_equal_a_loop_over_texts(lengths, reach, seed, data):
     silent = data.draw(st.none() | st.tuples(*(st.integers(0, length - 1) for length in lengths)))
-    batch, tensors, reach = layout(lengths, silent), parts(lengths, seed=seed), window and window // 2
+    batch, tensors, reach = layout(lengths, silent), parts(lengths, seed=seed), reach if reach is None else (reach, reach)
     expected = by_loop(*tensors, batch, reach)
-    assert torch.allclose(attention(*tensors, batch, window), expected, atol=1e-5)
+    assert torch.allclose(attention(*tensors, batch, reach or (None, None)), expected, atol=1e-5)
     assert torch.allclose(padded(*tensors, batch, reach), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("window", [None, 4])
-def test_grouped_and_masked_attention_have_the_same_gradients(window):
-    """With a window, the last tokens of one text see no key: they may not put NaN into the others."""
+@pytest.mark.parametrize("window", [-1, 1, 3])
+@pytest.mark.parametrize("form", ["groups", "padded"])
+def test_a_decoder_attends_to_the_first_token_and_the_last_few(form, window):
+    """Oracle: text by text, with an additive mask."""
+    lengths = (3, 3, 5, 1, 4, 4, 7)
+    batch, inputs, results = layout(lengths), parts(lengths), []
+    for plain in (True, False):
+        leaves = [part.clone().requires_grad_() for part in inputs]
+        if plain:
+            texts = zip(*(part.flatten(1).split(lengths) for part in leaves), strict=True)
+            output = torch.cat([pretraining.masked_attention(*(part[None] for part in text), pretraining.window_mask(length, window), 2)[0]
+                                for length, text in zip(lengths, texts, strict=True)]).unflatten(-1, (2, 4))  # fmt: skip
+        elif form == "groups":
+            output = attention(*leaves, batch, (None if window < 0 else window - 1, 0), keeps_first=True)
+        else:
+            mask = batch.padded_mask((99 if window < 0 else window - 1, 0, True), torch.float32)
+            output = padded_sdpa(*leaves, batch, mask)
+        output.square().sum().backward()
+        results.append([output.detach(), *(leaf.grad for leaf in leaves)])
+    for expected, value in zip(*results, strict=True):
+        torch.testing.assert_close(value, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("reach", [None, (2, 2)])
+def test_grouped_and_masked_attention_have_the_same_gradients(reach):
+    """Within a reach, the last tokens of one text see no key: they may not put NaN into the others."""
     lengths, results = [2, 7, 7, 1], []
     batch = layout(lengths, (0, 5, 0, 0))
-    for form in (partial(attention, window=window), partial(padded, reach=window and window // 2)):
+    for form in (partial(attention, reach=reach or (None, None)), partial(padded, reach=reach)):
         tensors = [part.requires_grad_() for part in parts(lengths)]
         form(*tensors, batch).square().sum().backward()
         results.append([part.grad for part in tensors])
     for grouped, masked in zip(*results, strict=True):
         assert bool(grouped.isfinite().all()) and torch.allclose(grouped, masked, atol=1e-5)
     silent = batch.no_attend_mask
-    if window is None:  # silent keys and values are not attended to
+    if reach is None:  # silent keys and values are not attended to
         assert results[0][1][silent].abs().max() == 0 and results[0][2][silent].abs().max() == 0
     assert results[0][0][silent].abs().max() > 0  # but silent queries attend
 
@@ -82,24 +106,11 @@ def test_dropped_weights_are_as_many_as_asked_for_and_the_others_make_up_for_the
     batch, (query, key, value) = layout(lengths), parts(lengths)
     query, value = query.requires_grad_(), torch.ones_like(value)
     torch.manual_seed(3)
-    if form == "groups":
-        mixed = attention(query, key, value, batch, dropout=rate)
-    else:
-        mixed = padded_sdpa(query, key, value, batch, batch.padded_mask(None, query.dtype), rate)
+    mixed = (attention if form == "groups" else padded)(query, key, value, batch, dropout=rate)
     sums = mixed.detach()[..., 0]
     assert float(sums.mean()) == pytest.approx(1.0, abs=0.02) and float(sums.std()) > 0.05
     mixed.sum().backward()
     assert bool(query.grad.isfinite().all()) and float(query.grad.abs().max()) > 0
-
-
-def test_dropout_follows_torch_generator():
-    batch, tensors = layout([5, 5, 3]), parts([5, 5, 3])
-    results = []
-    for seed in (1, 1, 2):
-        torch.manual_seed(seed)
-        results.append(attention(*tensors, batch, dropout=0.5))
-    assert torch.equal(results[0], results[1]) and not torch.equal(results[0], results[2])
-    assert torch.equal(attention(*tensors, batch, dropout=0.0), attention(*tensors, batch))
 
 
 def test_positions_turn_pairs_of_numbers():
@@ -109,21 +120,12 @@ def test_positions_turn_pairs_of_numbers():
     lengths, theta, width = [3, 1, 5], 100.0, 6
     batch, states = layout(lengths), parts(lengths, width=width)[0]
     results = apply_rotary(states, *batch.rotary_angles(theta, width))
+    assert apply_rotary(states.bfloat16(), *batch.rotary_angles(theta, width)).dtype is torch.bfloat16
     for token, position in enumerate(position for length in lengths for position in range(length)):
         for head in range(states.shape[1]):
             assert results[token, head].tolist() == pytest.approx(
                 windows.apply_rotary(states[token, head].tolist(), position, theta), abs=1e-5
             )
-
-
-def test_rotation_keeps_lengths_and_makes_products_depend_on_distance_alone():
-    batch = layout([9])
-    query, key = (part[:1].expand(9, -1, -1) for part in parts([9], width=8)[:2])
-    rotated_query, rotated_key = (apply_rotary(part, *batch.rotary_angles(10.0, 8)) for part in (query, key))
-    assert torch.allclose(rotated_query.norm(dim=-1), query.norm(dim=-1), atol=1e-5)
-    products = torch.einsum("ihd,jhd->hij", rotated_query, rotated_key)
-    assert torch.allclose(products[:, 2, 5], products[:, 4, 7], atol=1e-5) and not torch.allclose(products[:, 2, 5], products[:, 2, 6])
-    assert apply_rotary(query.bfloat16(), *batch.rotary_angles(10.0, 8)).dtype is torch.bfloat16
 
 
 @pytest.mark.parametrize(
@@ -138,7 +140,7 @@ def test_rotation_keeps_lengths_and_makes_products_depend_on_distance_alone():
     ],
 )
 def test_flash_attention_is_for_half_precision_and_widths_that_it_has(capability, dtype, width, supported, monkeypatch, has_flash):
-    monkeypatch.setattr(kernel, "compute_capability", lambda device: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     heads = torch.zeros(1, 1, width, dtype=dtype)
     assert kernel.supports_flash(heads, heads) == supported
 
@@ -184,7 +186,7 @@ def test_the_operator_of_this_torch_is_known_and_has_a_gradient(has_flash):
     assert kernel.has_flash_operator()
     states = torch.empty(8, 2, 16, dtype=torch.bfloat16, device="meta", requires_grad=True)
     batch = PackedLayout((3, 5), torch.empty(3, dtype=torch.int64, device="meta"))
-    kernel._flash_attention(states, states, states, batch, (2, 2), 0.1, None).sum().backward()
+    kernel._flash_attention(states, states, states, batch, (2, 2, False), 0.1, None).sum().backward()
     assert states.grad.shape == states.shape
 
 

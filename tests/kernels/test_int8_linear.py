@@ -66,19 +66,6 @@ def test_gelu_is_that_of_torch_to_1e_4():
     assert (output - F.gelu(inputs)).abs().max() < 1e-4
 
 
-def test_a_large_channel_of_some_tokens_does_not_spoil_the_others():
-    torch.manual_seed(2)
-    inputs, weight = torch.randn(64, 384), torch.randn(384, 384)
-    inputs[::8, 7] *= 60
-    exact = inputs @ weight.T
-    linear = Int8Linear(weight, None)
-    whole_scale = inputs.abs().max() / 127
-    with_one_scale = (inputs / whole_scale).round() * whole_scale @ weight.T
-    others = torch.arange(64) % 8 != 0
-    own, single = (F.cosine_similarity(part[others], exact[others]).min().item() for part in (linear(inputs).float(), with_one_scale))
-    assert own > 0.9995 > 0.99 > single
-
-
 def test_sums_of_extreme_products_are_exact():
     weight = torch.full((3, 256), 127.0)
     weight[1] = -127

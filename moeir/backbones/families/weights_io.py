@@ -41,7 +41,7 @@ def resolve_model(model: Path, extra_files: Iterable[str] = (), revision: str | 
     if model.is_dir():
         return model
     if model.suffix == ".gguf" and model.is_file():
-        unpacked: Path = _import_transformers().unpack_gguf(model, read_identity(model))
+        unpacked: Path = import_transformers_model().unpack_gguf(model, read_identity(model))
         return unpacked
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
@@ -73,12 +73,8 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise ArtifactError(f"{folder}: no config.json; expected a folder that transformers or moeir wrote") from None
 
 
-def find_family(folder: Path) -> str | None:
-    """The family of a folder's weights, None for a model that is of none."""
-    return _name_family(read_config(folder))
-
-
-def _name_family(config: Mapping[str, Any]) -> str | None:
+def find_family(config: Mapping[str, Any]) -> str | None:
+    """The family of a model with this config.json, None for one that is of none."""
     name = str(config.get("moeir_family", config.get("model_type", ""))).replace("-", "_")
     is_ours = name in FAMILIES and (name != "nomic_bert" or config.get("num_experts"))  # without experts transformers has it
     return name if is_ours else None
@@ -86,14 +82,14 @@ def _name_family(config: Mapping[str, Any]) -> str | None:
 
 def import_family(config: Mapping[str, Any], folder: Path) -> ModuleType:
     """Import the module of a model's family."""
-    if (name := _name_family(config)) is None:
+    if (name := find_family(config)) is None:
         raise UsageError(f"{folder}: model_type is {config.get('model_type')!r}; moeir's own layers read {', '.join(FAMILIES)}")
     return importlib.import_module(f"{__package__}.{name}")
 
 
 def uses_transformers(config: Mapping[str, Any]) -> bool:
     """Whether transformers' own modules run a model: one of no family of ours, or one for which that was chosen."""
-    return BACKBONE_KEY in config or _name_family(config) is None
+    return BACKBONE_KEY in config or find_family(config) is None
 
 
 def choose_backbone(config: MutableMapping[str, Any], backbone: str | None) -> None:
@@ -106,27 +102,21 @@ def choose_backbone(config: MutableMapping[str, Any], backbone: str | None) -> N
         config.pop(BACKBONE_KEY, None)
 
 
-def _import_transformers() -> ModuleType:
+def import_transformers_model() -> ModuleType:
     """The module that opens models of transformers, imported when one is met: it takes a second."""
     return importlib.import_module("moeir.backbones.transformers_model")
 
 
-def render_chat(template: str, messages: list[dict[str, str]], options: Mapping[str, Any], folder: Path) -> str:
-    """A chat in a template of transformers, rendered in its sandbox; ArtifactError if the template raises an error."""
-    rendered: str = _import_transformers().render_messages(template, messages, options, folder)
-    return rendered
-
-
 def find_tokenizer_class(config: Mapping[str, Any]) -> str | None:
     """The class of transformers that reads the tokenizer of a model with this config.json, if its own files name none."""
-    name: str | None = _import_transformers().TOKENIZER_MAPPING_NAMES.get(config.get("moeir_family", config.get("model_type")))
+    name: str | None = import_transformers_model().TOKENIZER_MAPPING_NAMES.get(config.get("moeir_family", config.get("model_type")))
     return name
 
 
 def parse_encoder_config(config: Mapping[str, Any], folder: Path) -> EncoderConfig:
     """The encoder configuration of a folder's config.json."""
     if uses_transformers(config):
-        sizes: EncoderConfig = _import_transformers().parse_config(config, folder)
+        sizes: EncoderConfig = import_transformers_model().parse_config(config, folder)
         return sizes
     family, fields = import_family(config, folder), CheckedFields(config, folder / "config.json")
     try:
@@ -209,31 +199,30 @@ def make_encoder(config: MutableMapping[str, Any], folder: Path, *, vocabulary_h
     That of transformers always has a vocabulary head if its kind has one.
     """
     if uses_transformers(config):
-        encoder: Encoder = _import_transformers().make_transformers_encoder(config, folder, initialize=initialize)
+        encoder: Encoder = import_transformers_model().make_transformers_encoder(config, folder, initialize=initialize)
         return encoder
     encoder = Encoder(parse_encoder_config(config, folder), vocabulary_head=vocabulary_head)
     encoder.name_map = import_family(config, folder).NAMES
     return encoder
 
 
-def read_encoder(folder: Path, *, vocabulary_head: bool | None = False, config: MutableMapping[str, Any] | None = None) -> Encoder:
-    """Load an encoder from a folder of plain weights; `vocabulary_head=None` loads the head if the folder has one, as is always done for
-    a model of transformers. `config` is the folder's config.json if it is read already; what a probe finds is noted there.
+def read_encoder(folder: Path, *, config: MutableMapping[str, Any] | None = None) -> Encoder:
+    """Load an encoder with its vocabulary head from a folder of plain weights; a model of transformers has one only if its kind does.
+    `config` is the folder's config.json if it is read already; what a probe finds is noted there.
 
-    ArtifactError for a missing weight, one that the encoder does not have, or a wrong shape; initialising a missing vocabulary head is left
-    to the caller.
+    ArtifactError for a missing weight, one that the encoder does not have, or a wrong shape; initialising a vocabulary head that is missing
+    is left to the caller.
     """
     config = read_config(folder) if config is None else config
     if uses_transformers(config):
-        opened: Encoder = _import_transformers().read_transformers_encoder(folder, config)
+        opened: Encoder = import_transformers_model().read_transformers_encoder(folder, config)
         return opened
     names = import_family(config, folder).NAMES
     weights = read_weights(folder, config)
     has_head = any(name.startswith("vocabulary_head.") for name in weights)
-    with_head = has_head if vocabulary_head is None else vocabulary_head
     encoder_config = parse_encoder_config(config, folder)
     check_sizes(folder, encoder_config, weights)
-    encoder = Encoder(encoder_config, vocabulary_head=with_head)
+    encoder = Encoder(encoder_config, vocabulary_head=True)
     encoder.name_map = names
     expected = encoder.state_dict()
     needed = [name for name in expected if has_head or not name.startswith("vocabulary_head.")]
@@ -299,7 +288,7 @@ def write_model(
         if file_names is None:
             class_name = import_family(config, folder).NAMES.class_prefix + task
         else:
-            class_name, weights = _import_transformers().to_files(config, folder, weights, file_names, has_head=has_head)
+            class_name, weights = import_transformers_model().to_files(config, folder, weights, file_names, has_head=has_head)
         written_config |= {"model_type": family_name, "architectures": [class_name]}
     else:
         written_config |= {"model_type": "moeir", "moeir_family": family_name, "architectures": []}

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from moeir.backbones.config import EncoderConfig
-from moeir.backbones.layers import Attention
+from moeir.backbones.layers import Attention, store_adjacent
 from moeir.indexes.two_step import select_best
 from moeir.kernels import attention
 from moeir.kernels.fused_cross_entropy import Reduction, fused_linear_cross_entropy, reduce_logits
@@ -229,7 +229,7 @@ def joint_projection(context: Context) -> Facts:
     rows, width, heads = (16, 8, 2) if context.toy else (4320, 768, 12)
     apart = Attention(EncoderConfig(100, width, 1, heads, width)).to("cuda")
     adjacent = copy.deepcopy(apart)
-    adjacent.store_adjacent()
+    store_adjacent(adjacent)
     states = torch.randn(rows, width, device="cuda", requires_grad=True)
 
     def run(layer: Attention) -> Tensor:

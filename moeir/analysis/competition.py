@@ -24,6 +24,7 @@ from moeir.records.runs import Run
 
 Floats: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]
+TEMPERATURES = (1.0, 0.5, 0.2, 0.1)
 FEWEST_QUERIES = 30  # that an expert loses, for a sentence about all
 GAINS, ALL = "competition", "all"
 COLUMNS = ("expert", "queries", "lost", "owned", "before", "gain", "owners' gain", "difference", "low", "high")
@@ -34,7 +35,7 @@ def analyze_competition(
     before: Mapping[str, Run], after: Mapping[str, Run], qrels: Qrels, measure: str, *, negatives: int = 7, last: int = 20, seed: int = 42
 ) -> AnalysisResult:
     """A row per expert, and `all`: the queries that it loses and owns before, its value on lost ones, its gain and their owners' gain; as
-    a note a sentence.
+    notes the loss that competition keeps at several temperatures, and a sentence.
 
     `before` and `after` hold each expert's run before and after training without competition. Who loses and who owns is decided as in a
     training: by ranks (CAME eq. 11) among the best judged positive and `negatives` of the first `last` documents of all lists, of one half
@@ -45,25 +46,29 @@ def analyze_competition(
         raise UsageError(f"analyze competition: expected the runs of the same two experts or more, by the same names; found {found}")
     ordered = {name: after[name] for name in before}
     queries = [query for query, grades in qrels.items() if max(grades.values(), default=0) > 0]
-    lost, owned, start, gain = [], [], [], []
+    lost, owned, start, gain, masses = [], [], [], [], []
     for half in (0, 1):
         first, second = (
             [_measure_half(run, qrels, queries, 1 - half, measure, seed) for run in runs.values()] for runs in (before, ordered)
         )
         for runs in (before, ordered):
-            ranks, counts = rank_experts(runs, qrels, queries, half, negatives, last, seed)
+            ranks, losses, counts = rank_experts(runs, qrels, queries, half, negatives, last, seed)
             lost.append((ranks > ranks.min(0)) & counts)
             owned.append((ranks == ranks.min(0)) & (ranks < ranks.max(0)) & counts)
             start.append(first)
             gain.append(np.subtract(second, first))
+            masses += [(ranks[:, counts], losses[:, counts])] if runs is before else []
     if not (np.any(lost[::2]) and np.any(lost[1::2])):
         raise DataError("analyze competition: no expert loses a query; expected experts that differ, and hits that are not relevant")
     samples = np.array(lost), np.array(owned), np.array(start), np.array(gain)  # [4, E, Q]: of each half before, after
     names = [*before, ALL]
     rows = [[name, len(queries), *compare_gains(*samples, range(len(before)) if name == ALL else [row])] for row, name in enumerate(names)]
+    ranks, losses = (np.concatenate(parts, axis=1) for parts in zip(*masses, strict=True))
+    mass = ", ".join(f"{temperature:g}: {loss_mass(ranks, losses, temperature):.2f}" for temperature in TEMPERATURES)
     sentence = advise(measure, rows[-1][2], *rows[-1][-3:])
     rows = [[None if cell in (math.inf, -math.inf) else cell for cell in row] for row in rows]  # of fewer than two lost queries
-    return AnalysisResult(COLUMNS, rows, notes=[sentence])
+    notes = [f"loss that competition keeps, by temperature (all alike: 1.00): {mass}", sentence]
+    return AnalysisResult(COLUMNS, rows, notes=notes)
 
 
 def measure_gains(before: Mapping[str, Run], after: Mapping[str, Run], qrels: Qrels, measure: str) -> dict[str, float]:
@@ -78,9 +83,10 @@ def measure_gains(before: Mapping[str, Run], after: Mapping[str, Run], qrels: Qr
 
 def rank_experts(
     runs: Mapping[str, Run], qrels: Qrels, queries: Sequence[str], half: int, negatives: int, last: int, seed: int
-) -> tuple[Floats, Bools]:
-    """Each expert's rank of each query's best positive among candidates [E, Q]; which queries count [Q]."""
-    ranks, counts = np.ones((len(runs), len(queries))), np.zeros(len(queries), dtype=bool)
+) -> tuple[Floats, Floats, Bools]:
+    """Each expert's rank of each query's best positive among candidates, and its contrastive loss [E, Q]; which queries count [Q]."""
+    ranks, losses = np.ones((len(runs), len(queries))), np.zeros((len(runs), len(queries)))
+    counts = np.zeros(len(queries), dtype=bool)
     for column, query in enumerate(queries):
         grades = qrels[query]
         relevant = {document for document, grade in grades.items() if grade > 0}
@@ -94,7 +100,8 @@ def rank_experts(
             missing = lowest if len(hits) >= run.list_depth else min(lowest, 0.0)  # as in fusion
             scores = np.array([hits.get(document, missing) for document in candidates], dtype=np.float64)
             ranks[row, column] = 1 + (scores[1:] > scores[0]).sum() + (scores[1:] == scores[0]).sum() / 2
-    return ranks, counts
+            losses[row, column] = scipy.special.logsumexp(scores) - scores[0]
+    return ranks, losses, counts
 
 
 def compare_gains(lost: Bools, owned: Bools, start: Floats, gain: Floats, experts: Sequence[int]) -> list[Any]:
@@ -115,6 +122,18 @@ def compare_gains(lost: Bools, owned: Bools, start: Floats, gain: Floats, expert
         reach = float(scipy.stats.t.ppf(0.975, clusters - 1) * math.sqrt((by_query**2).sum() * clusters / (clusters - 1)))
     counts = [int(queries[::2].any(0).sum()) for queries in (lost, owned[:, rows])]
     return [*counts, before, gained, of_owners, mean, mean - reach, mean + reach]
+
+
+def loss_mass(ranks: Floats, losses: Floats, temperature: float) -> float:
+    """The loss that a competition keeps, relative to equal shares: Σ share · loss over the mean loss; shares of CAME eq. 11.
+
+    ranks and losses [E, Q].
+
+    >>> round(loss_mass(np.array([[1.0], [2.0]]), np.array([[0.0], [1.0]]), 0.5), 4)
+    0.5379
+    """
+    shares = scipy.special.softmax(1 / ranks / temperature, axis=0)
+    return float((shares * losses).sum() / max(losses.mean(0).sum(), np.finfo(float).tiny))
 
 
 def advise(measure: str, lost: float, difference: float, low: float, high: float) -> str:

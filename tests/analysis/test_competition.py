@@ -14,7 +14,8 @@ from moeir.analysis import competition
 from moeir.analysis.competition import analyze_competition
 from moeir.errors import DataError, UsageError
 from moeir.records.runs import Run
-from moeir.training.competition import positive_ranks
+from moeir.training.competition import expert_shares, positive_ranks
+from moeir.training.losses import info_nce
 
 EXPERTS, DOCUMENTS = ("one", "two", "three"), [f"d{number}" for number in range(40)]
 QRELS = {f"q{number}": {f"d{number % 7}": 2, f"d{7 + number % 5}": 1, f"d{20 + number % 9}": 0} for number in range(30)} | {
@@ -119,30 +120,35 @@ def test_the_sentence_is_do_not_compete_where_losers_learn_most_and_the_reverse_
     qrels = {f"q{one}": {f"d{one % 40}": 1} for one in range(100)}
     before = draw_runs(5, [3.0, 0.5, 0.5], qrels=qrels)
     losers_learn = analyze_competition(before, draw_runs(6, [3.0, 3.0, 3.0], qrels=qrels), qrels, "nDCG@10")
-    assert losers_learn.rows[-1][8] > 0 and losers_learn.notes[0].startswith("do not compete: learning alike, experts gain +")
+    assert losers_learn.rows[-1][8] > 0 and losers_learn.notes[1].startswith("do not compete: learning alike, experts gain +")
     before = draw_runs(5, [2.0, 0.5, 0.5], qrels=qrels)
     owner_learns = analyze_competition(before, draw_runs(6, [6.0, 0.5, 0.5], qrels=qrels), qrels, "nDCG@10")
-    assert owner_learns.rows[-1][9] < 0 and owner_learns.notes[0].startswith("competition may help: learning alike, experts gain -")
+    assert owner_learns.rows[-1][9] < 0 and owner_learns.notes[1].startswith("competition may help: learning alike, experts gain -")
     alike = analyze_competition(before, draw_runs(6, [2.0, 0.5, 0.5], qrels=qrels), qrels, "nDCG@10")
-    assert alike.notes[0].startswith("undecided: ")
+    assert alike.notes[1].startswith("undecided: ")
     few = {query: qrels[query] for query in list(qrels)[:10]}
-    assert analyze_competition(before, draw_runs(6, 3.0, qrels=qrels), few, "nDCG@10").notes[0].startswith("no advice: ")
+    assert analyze_competition(before, draw_runs(6, 3.0, qrels=qrels), few, "nDCG@10").notes[1].startswith("no advice: ")
 
 
-def test_ranks_are_those_of_the_training():
+def test_ranks_losses_and_loss_mass_are_those_of_the_training():
     runs, queries = draw_runs(7, 1.0, depth=40), [query for query in QRELS if query != "none"]
-    ranks, counts = competition.rank_experts(runs, QRELS, queries, 1, 5, 20, 42)
+    ranks, losses, counts = competition.rank_experts(runs, QRELS, queries, 1, 5, 20, 42)
     assert counts.all()
-    for run, own in zip(runs.values(), ranks, strict=True):
+    scores, positives = [], torch.zeros(len(queries), dtype=torch.int64)
+    for run in runs.values():
         rows = []
         for query in queries:
             pool = {one for other in runs.values() for one in other.documents_of(query)[:20] if QRELS[query].get(one, 0) <= 0}
             drawn = sorted((one for one in pool if number(one, 42) % 2), key=lambda one: number(one, 42))[:5]
             hits = dict(run.hits(query))
             rows.append([hits[max(QRELS[query], key=QRELS[query].get)], *(hits[one] for one in drawn)])
-        scores = torch.tensor(rows, dtype=torch.float64)
-        expected = positive_ranks(scores, torch.zeros(len(queries), dtype=torch.int64), torch.zeros(scores.shape, dtype=torch.bool))
-        assert np.array_equal(own, expected.numpy())
+        scores.append(torch.tensor(rows, dtype=torch.float64))
+    nothing = torch.zeros(scores[0].shape, dtype=torch.bool)
+    expected = torch.stack([positive_ranks(one, positives, nothing) for one in scores])
+    lost = torch.stack([info_nce(one, positives, nothing) for one in scores])
+    assert np.array_equal(ranks, expected.numpy()) and losses == pytest.approx(lost.numpy())
+    shares = expert_shares(1 / expected, 0.2)
+    assert competition.loss_mass(ranks, losses, 0.2) == pytest.approx(float((shares * lost).sum() / lost.mean(0).sum()))
 
 
 def test_what_is_no_comparison_is_refused_and_an_expert_that_loses_one_query_has_no_interval():

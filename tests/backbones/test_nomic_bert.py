@@ -31,8 +31,9 @@ def test_states_and_gradients_are_those_of_the_formula(tmp_path, top_k):
     (states * slopes).sum().backward()
     (expected * slopes).sum().backward()
     names = weights_io.import_family(weights_io.read_config(tmp_path), tmp_path).NAMES
-    assert len(theirs) == len(dict(encoder.named_parameters()))
-    pairs = {name: (parameter.grad, theirs[names.to_hf(name, has_head=False)].grad) for name, parameter in encoder.named_parameters()}
+    parameters = {name: parameter for name, parameter in encoder.named_parameters() if not name.startswith("vocabulary_head.")}
+    assert len(theirs) == len(parameters)
+    pairs = {name: (parameter.grad, theirs[names.to_hf(name, has_head=False)].grad) for name, parameter in parameters.items()}
     whole, reference = (torch.cat([pair[part].flatten() for pair in pairs.values()]) for part in (0, 1))
     assert (whole - reference).norm() <= 5e-7 * reference.norm()
     for name, (gradient, own) in pairs.items():

@@ -177,22 +177,6 @@ class DeviceTensor(torch.Tensor):
     def untyped_storage(self) -> Any:
         return self.host.untyped_storage()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        if id(self) in memo:
-            return memo[id(self)]
-        copy = self.detach().clone()
-        if getattr(self, "_is_param", False):
-            copy = torch.nn.Parameter(copy, self.requires_grad)
-        else:
-            copy.requires_grad_(self.requires_grad)
-        if self.grad is not None:
-            copy.grad = self.grad.detach().clone()
-        memo[id(self)] = copy
-        return copy
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return self.detach().cpu().__reduce_ex__(protocol)
-
 
 class CardMode(TorchDispatchMode):
     """Catches operations without a device tensor among their arguments."""

@@ -29,7 +29,6 @@ KINDS = {
     COLBERT: "contrastive",
     "coil:dim=8,cls_dim=16": "contrastive",
     "mote": FLOPS,
-    "mote:similarity=sparse": FLOPS,
     "taser": "contrastive",
     "taser:routing=sequence,every=1": BALANCED,
     "taser:routing=token,gates=per_layer,gradient=full,every=1": BALANCED,

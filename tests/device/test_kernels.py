@@ -9,7 +9,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from moeir.kernels import exact_match, gathered_products
+from moeir.kernels import exact_match
 from moeir.kernels.attention import PackedLayout, attention
 from moeir.kernels.fused_cross_entropy import fused_linear_cross_entropy
 from moeir.kernels.late_interaction import late_interaction
@@ -201,18 +201,6 @@ def test_late_interaction_is_that_of_the_cpu(lengths, device):
         return scores.masked_fill(scores.isinf(), -9.0)
 
     compare_with_cpu(work, parts, device, "float32")
-
-
-def test_products_and_bags_are_those_of_the_cpu(device):
-    left, right = torch.tensor([0, 3, 3, 5]), torch.tensor([1, 1, 0, 2])
-    parts = [random_tensor(6, 12), random_tensor(4, 12, seed=2)]
-    compare_with_cpu(lambda inputs, where: gathered_products.gather_dot(*inputs, left.to(where), right.to(where)), parts, device, "float32")
-    weights, segments = random_tensor(4, seed=3), torch.tensor([2, 0, 2, 1])
-    results = [
-        gathered_products.segment_weighted_sum(parts[0].to(where), left.to(where), weights.to(where), segments.to(where), 4).cpu()
-        for where in ("cpu", device)
-    ]
-    assert torch.allclose(*results, atol=1e-5) and not results[1][3].any()
 
 
 def test_matches_of_equal_terms_are_those_of_the_cpu(device):

@@ -68,9 +68,9 @@ def test_a_decoder_attends_to_the_first_token_and_the_last_few(form, window):
     for plain in (True, False):
         leaves = [part.clone().requires_grad_() for part in inputs]
         if plain:
-            texts = zip(*(part.flatten(1).split(lengths) for part in leaves), strict=True)
-            output = torch.cat([pretraining.masked_attention(*(part[None] for part in text), pretraining.window_mask(length, window), 2)[0]
-                                for length, text in zip(lengths, texts, strict=True)]).unflatten(-1, (2, 4))  # fmt: skip
+            masks = [pretraining.window_mask(length, window) for length in lengths]
+            texts = zip(*(part.flatten(1)[None].split(lengths, 1) for part in leaves), masks, strict=True)  # [1, L, H] each
+            output = torch.cat([pretraining.masked_attention(*text, 2)[0] for text in texts]).unflatten(-1, (2, 4))
         elif form == "groups":
             output = attention(*leaves, batch, (None if window < 0 else window - 1, 0), keeps_first=True)
         else:

@@ -227,8 +227,9 @@ def cross_entropy(context: Context) -> Facts:
 def joint_projection(context: Context) -> Facts:
     """G10. Forward and backward of a layer's query, key and value: weights stored one after the other, and apart, which copies them."""
     rows, width, heads = (16, 8, 2) if context.toy else (4320, 768, 12)
-    apart = Attention(EncoderConfig(100, width, 1, heads, width)).to("cuda")
-    adjacent = copy.deepcopy(apart)
+    apart = Attention(EncoderConfig(100, width, 1, heads, width))
+    adjacent = copy.deepcopy(apart).to("cuda")
+    apart.to("cuda")
     store_adjacent(adjacent)
     states = torch.randn(rows, width, device="cuda", requires_grad=True)
 

@@ -71,8 +71,10 @@ class JudgedRanks:
                 values = _divide_or_zero(self.sum_by_query(owners), relevant)
             case "NumRel":
                 values = relevant
-            case _:
+            case "NumQ":
                 values = np.ones(len(self.queries))
+            case name:
+                raise ValueError(f"{name} is not among {', '.join(NATIVE_MEASURES)}")
         return dict(zip(self.queries, values.tolist(), strict=True))
 
     @cached_property

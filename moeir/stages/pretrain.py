@@ -57,6 +57,7 @@ class Pretrain(TrainingStage):
     )
     short_spans: float = training_option("Fraction of spans with a target length below the maximum.", 0.15, minimum=0, maximum=1)
     batch_size: int = training_option("Spans per batch, divided among all processes.", 64, minimum=1)
+    epochs: int = training_option("Passes over the spans or documents (--draw).", 1, minimum=1, aliases=("--num-train-epochs",))
     learning_rate: float = training_option("Peak learning rate (AdamW).", 1e-4, above=0)
     weight_decay: float = training_option("Weight decay of weight matrices.", 0.01, minimum=0)
     query_length: int = option("Maximum tokens of a query.", 64, group="Model")

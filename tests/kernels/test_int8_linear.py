@@ -97,3 +97,16 @@ def test_without_the_operation_or_with_cut_off_sums_int8_is_not_supported(monkey
     for multiply in (fail, lambda *arguments: torch.zeros(16, 16)):
         monkeypatch.setattr(Int8Weight, "multiply", multiply)
         assert not supports_int8.__wrapped__()
+
+
+def test_a_large_channel_of_some_tokens_does_not_spoil_the_others():
+    torch.manual_seed(2)
+    inputs, weight = torch.randn(64, 384), torch.randn(384, 384)
+    inputs[::8, 7] *= 60
+    exact = inputs @ weight.T
+    linear = Int8Linear(weight, None)
+    whole_scale = inputs.abs().max() / 127
+    with_one_scale = (inputs / whole_scale).round() * whole_scale @ weight.T
+    others = torch.arange(64) % 8 != 0
+    own, single = (F.cosine_similarity(part[others], exact[others]).min().item() for part in (linear(inputs).float(), with_one_scale))
+    assert own > 0.9995 > 0.99 > single

@@ -101,3 +101,11 @@ def test_memory_is_a_twentieth_of_the_similarity():
     own = queries.vectors.nbytes + documents.vectors.nbytes
     similarity = 16 * 128 * 32 * 180 * 4
     assert peak_bytes(lambda: outcome(packed, queries, documents)) - own <= similarity / 20
+
+
+def test_texts_of_real_lengths_agree_with_the_plain_form():
+    """Query tokens in several parts, documents in several runs, with no size changed."""
+    sizes = ([32] * 40, torch.randint(1, 181, (30,), generator=torch.Generator().manual_seed(1)).tolist())
+    results, expected = (outcome(form, *(texts(each, width=32) for each in sizes)) for form in (packed, plain))
+    for value, reference in zip(results, expected, strict=True):
+        assert (value - reference).abs().max() <= 1e-5 * reference.abs().max()

@@ -128,7 +128,8 @@ def test_the_gain_on_lost_queries_of_two_experts_and_a_sentence_below_the_table(
     assert (result.code, result.messages) == (0, [])
     lines = result.stdout.splitlines()
     assert lines[0].split("  ")[0] == "expert" and [line.split()[0] for line in lines[2:5]] == ["one", "two", "all"]
-    assert lines[5] == "" and lines[6].startswith(("undecided: learning alike, experts gain +0.0", "do not compete: learning alike"))
+    assert lines[5] == "" and lines[6].startswith("loss that competition keeps, by temperature (all alike: 1.00): 1: 0.")
+    assert lines[7].startswith(("undecided: learning alike, experts gain +0.0", "do not compete: learning alike"))
     records = moeir(*command, "--seed", "3", "--form", "jsonl")
     assert json.loads(records.stdout.splitlines()[2])["lost"] == 40
     assert records.messages == lines[6:]

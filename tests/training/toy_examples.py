@@ -178,6 +178,7 @@ def disable_dropout(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
-        if isinstance(module, EmbeddingMixture):
-            module.noise = None
+        if isinstance(module, EmbeddingMixture) and module.noise is not None:
+            nn.init.zeros_(module.noise.weight)
+            nn.init.constant_(module.noise.bias, -1e4)  # whose softplus is 0
     set_attention_dropout(model, 0.0)

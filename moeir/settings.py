@@ -197,7 +197,8 @@ def _expand_data_set(stage: type, values: dict[str, Any], dataset: str | None, s
     chosen = {name for name, value in values.items() if value not in (None, False, ())}
     chosen |= {values[setting.name] for setting in list_settings(stage) if setting.role == "argument" and setting.name in chosen}
     filled = [] if dataset is None else [setting for setting in settings if setting.is_filled(chosen)]
-    if dataset is not None and not filled and not any(setting.name in values for setting in settings):
+    is_known = all(values.get(setting.name) in (None, *setting.words) for setting in list_settings(stage) if setting.words)
+    if dataset is not None and is_known and not filled and not any(setting.name in values for setting in settings):
         raise UsageError(f"--dataset {dataset}: {kebab_case(stage.__name__)} reads no part of it with these settings")
     expanded = dict(values)
     for setting in settings:

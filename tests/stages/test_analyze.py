@@ -144,6 +144,7 @@ BOTH = "--run lexical.trec --run global.trec"
     [
         ("--run one.trec", 2, "expected two runs or more, found 1; repeat --run"),
         ("usages --model token", 2, "analyze usages: expected one of overlap, usage, wins"),
+        ("usages --dataset .", 2, "analyze usages: expected one of overlap, usage, wins"),
         (f"competition {BOTH} {JUDGED}", 2, "analyze competition: needs --after"),
         (f"wins {BOTH}", 2, "analyze wins: needs --qrels"),
         ("usage --model token", 2, "analyze usage: needs --corpus, --queries or both"),

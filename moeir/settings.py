@@ -175,8 +175,8 @@ def list_shorthands(stage: type) -> tuple[Setting, ...]:
         return ()
     *others, last = (setting.flag for setting in filled)
     flags = f"{', '.join(others)} and {last}" if others else last
-    places = "a folder in BEIR's layout, irds:NAME or hf:NAME"
-    help = f"Data set for {flags} where not set: {places}. A single flag takes such a folder, irds:NAME or hf:NAME/CONFIG, too."
+    forms = "a folder in BEIR's layout, irds:NAME or hf:NAME"
+    help = f"Data set for {flags} where not set: {forms}. Each of these flags takes one, too (hf:NAME/CONFIG)."
     dataset = Setting(role="source", name="dataset", annotation="str | None", help=help)
     if {setting.part for setting in filled} == {"corpus"} or "split" in {setting.name for setting in settings}:
         return (dataset,)

@@ -52,7 +52,9 @@ class Evaluate(Stage):
         "texts", "Instead of --qrels: questions with answers; a document that contains an answer is relevant.", None, needs=("corpus",)
     )
     corpus: Path | None = input_field("texts", "With --answers: the documents to search for answers.", None, needs=("answers",))
-    match: str = option("With --answers; string: tokens, as in DPR.", "string", choices=MATCHES, needs=("answers",), group="Inputs")
+    match: str = option(
+        "How --answers are found; string: as a sequence of tokens (DPR).", "string", choices=MATCHES, needs=("answers",), group="Inputs"
+    )
     collapse: str | None = option(**COLLAPSE, group="Inputs")
     measure: tuple[str, ...] = option(
         "nDCG@10, RR@10, R@100, AP, … or trec_eval's names; repeat the flag "
@@ -68,8 +70,10 @@ class Evaluate(Stage):
         "texts", "With --group-by: the queries, if --answers lacks the field.", None, aliases=("--topics",), needs=("group_by",)
     )
     per_query: bool = option("Report the value of every query, too.", False, aliases=("-q",), group="Measures")
-    test: str = comparison_option("p-values against the first run: t is paired.", "t", choices=("t", "randomisation", "none"))
-    correction: str = comparison_option("Correction over all runs and measures.", "holm", choices=("holm", "bonferroni", "none"))
+    test: str = comparison_option("Test of each run against the first; t is paired.", "t", choices=("t", "randomisation", "none"))
+    correction: str = comparison_option(
+        "Correction of p-values over all runs and measures.", "holm", choices=("holm", "bonferroni", "none")
+    )
     against: tuple[str, ...] = comparison_option(
         "A run of this call, by its name or path: mark what is significantly better than it, instead of p-values against the first; "
         "repeat the flag.",

@@ -61,7 +61,9 @@ class MineNegatives(Stage):
     queries: Path | None = input_field(
         "texts", "With --corpus: queries, whose own text is no negative.", None, aliases=("--topics",), needs=("corpus",), only_with=None
     )
-    match: str = option("With --exclude-answers; string: tokens, as in DPR.", "string", choices=MATCHES, needs=("exclude_answers",))
+    match: str = option(
+        "How --exclude-answers finds them; string: as a sequence of tokens (DPR).", "string", choices=MATCHES, needs=("exclude_answers",)
+    )
     output: Path = output_field("examples", "JSON lines file to write; - is stdout.")
 
     def check(self) -> None:

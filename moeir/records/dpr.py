@@ -42,7 +42,7 @@ def read_array(name: str, numbered: NumberedLines) -> Iterator[tuple[str, dict[s
     >>> list(read_array("dev.json", iter([(1, '[{"a": 1},'), (2, ""), (3, '{"b": 2}]')])))
     [('dev.json:1', {'a': 1}), ('dev.json:3', {'b': 2})]
     """
-    line, text = next(numbered, (1, ""))
+    line, text = next(numbered)
     position = text.find("[") + 1
     while True:
         separators = _SEPARATORS.match(text, position)

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from moeir import data_sources, settings, variants
+from moeir import data_sources, settings
 from moeir.errors import DataError, MoeirError, UsageError
-from moeir.parsing import LARGEST_INTEGER, preview
+from moeir.parsing import LARGEST_INTEGER, preview, suggest
 from moeir.records.examples import Example, example_to_record, read_examples
 from moeir.records.generated_queries import read_generated_queries
 from moeir.records.lines import STANDARD_OUTPUT, write_lines
@@ -56,7 +56,7 @@ def stage_function(name: str) -> Callable[..., Any]:
 
     def function(*arguments: Any, force: bool = False, **values: Any) -> Any:
         if unknown := next((key for key in values if key not in known), None):
-            raise UsageError(f"moeir.{python_name} has no {unknown!r}{variants.suggest(unknown, known)}")
+            raise UsageError(f"moeir.{python_name} has no {unknown!r}{suggest(unknown, known)}")
         return _run_stage(stage, known, signature.bind_partial(*arguments, **values).arguments, force=force)
 
     parameters = [_make_parameter(setting) for setting in known.values()]

@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from moeir.errors import UsageError
-from moeir.parsing import kebab_case, parse_value
-from moeir.parsing import suggest as suggest
+from moeir.parsing import kebab_case, parse_value, suggest
 
 FOLDER = Path(__file__).parent
 FORMULAS = {

@@ -49,10 +49,17 @@ log = logging.getLogger(__name__)
 
 
 def build_checkpoint(
-    model: Path, arch: str | None, overrides: dict[str, Any], texts: Sequence[str] = (), seed: int = 42, **options: Any
+    model: Path,
+    arch: str | None,
+    overrides: dict[str, Any],
+    texts: Sequence[str] = (),
+    seed: int = 42,
+    *,
+    random_weights: bool = False,
+    backbone: str | None = None,
 ) -> RetrievalModel:
     """`open_weights`, with what they lack fitted on `texts`, if any."""
-    checkpoint = open_weights(model, arch, overrides, seed, **options)
+    checkpoint = open_weights(model, arch, overrides, seed, random_weights=random_weights, backbone=backbone)
     fit_fresh_parts(checkpoint, texts, seed)
     return checkpoint
 

@@ -31,8 +31,8 @@ SPARSE = "sentence_transformers.sparse_encoder.models"
 ROUTED = ("SparseStaticEmbedding", "MLMTransformer", "SpladePooling")
 
 
-class Layout(base.Format):
-    """A folder that another library opens; `moeir init` reads it."""
+class ForeignCheckpoint(base.Format):
+    """A folder of another library, which `moeir init` reads and `convert` writes."""
 
     kind = "checkpoint"
     is_folder = True
@@ -43,8 +43,11 @@ class Layout(base.Format):
         raise UsageError(f"{path}: moeir init --model {path} --arch {self.arch} makes a checkpoint from it")
 
 
-class Checkpoint(Layout, Format):
+class Checkpoint(Format):
     """A moeir checkpoint, read only; `moeir init` makes one from another library's weights."""
+
+    kind = "checkpoint"
+    is_folder = True
 
     def read(self, path: Path, conversion: Conversion) -> Iterator[RetrievalModel]:
         manifests.verify_artifact(path, "checkpoint")
@@ -54,7 +57,7 @@ class Checkpoint(Layout, Format):
         raise UsageError("--to checkpoint: moeir init --model FOLDER --arch … makes a checkpoint from the weights of other libraries")
 
 
-class SentenceTransformers(Layout, Format):
+class SentenceTransformers(ForeignCheckpoint, Format):
     """A folder that sentence-transformers opens, from a SPLADE or a dense checkpoint, or a cross-encoder with head=yes-no."""
 
     arch = "dense"
@@ -102,7 +105,7 @@ def _write_routes(path: Path, model: RetrievalModel, pooling: Mapping[str, Any])
     write_json(path / "modules.json", [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Router"}])
 
 
-class Pylate(Layout, Format):
+class Pylate(ForeignCheckpoint, Format):
     """A folder that PyLate and sentence-transformers 6 open, from a colbert checkpoint with markers and unit vectors."""
 
     arch = "colbert"
@@ -132,7 +135,7 @@ class Pylate(Layout, Format):
         return 1
 
 
-class BgeM3(Layout, Format):
+class BgeM3(ForeignCheckpoint, Format):
     """A folder that FlagEmbedding opens as BGEM3FlagModel, and sentence-transformers for its vectors, from a bge-m3 checkpoint."""
 
     arch = "bge-m3"

@@ -77,7 +77,7 @@ class Dpr(Examples, Format):
 def _to_entry(example: Example, conversion: Conversion) -> dict[str, Any]:
     query, passages = conversion.look_up_texts(example, [])
 
-    def contexts(ids: tuple[str, ...]) -> list[dict[str, Any]]:
+    def list_contexts(ids: tuple[str, ...]) -> list[dict[str, Any]]:
         return [
             {"title": passage.title, "text": passage.text, "passage_id": passage.id} | ({"url": passage.url} if passage.url else {})
             for passage in map(passages.__getitem__, ids)
@@ -87,8 +87,8 @@ def _to_entry(example: Example, conversion: Conversion) -> dict[str, Any]:
         "question_id": example.query_id,
         "question": title_and_text(query),
         "answers": list(query.answers),
-        "positive_ctxs": contexts(example.positive_ids),
+        "positive_ctxs": list_contexts(example.positive_ids),
         "negative_ctxs": [],
-        "hard_negative_ctxs": contexts(example.negative_ids),
+        "hard_negative_ctxs": list_contexts(example.negative_ids),
     }
     return entry | examples.teacher_fields(example)

@@ -207,7 +207,7 @@ def _find_span(corpus: SpanCache, rows: Mapping[str, int], name: str, file: Path
     ends = corpus.character_ends[first:after]
     length = int(ends[-1]) if len(ends) else 0
     if not begin < end <= length:
-        expected = f"expected #char=BEGIN,END with BEGIN < END <= {length}, its characters with the title"
-        raise DataError(f"{file}: has queries of {name!r}: {expected}")
+        advice = f"expected #char=BEGIN,END with BEGIN < END <= {length}, its characters with the title"
+        raise DataError(f"{file}: has queries of {name!r}: {advice}")
     overlaps = np.minimum(ends, end) - np.maximum(np.concatenate([[0], ends[:-1]]), begin)
     return int(first) + int(overlaps.argmax())

@@ -43,7 +43,7 @@ def _pack_columns(rows: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
     def encode(word: str | None) -> int:
         return -1 if word is None else codes.setdefault(word, len(codes))
 
-    def pack(entries: Iterable[Mapping[str, Any]], fields: Sequence[str]) -> list[float]:
+    def encode_fields(entries: Iterable[Mapping[str, Any]], fields: Sequence[str]) -> list[float]:
         values = (entry.get(field) for entry in entries for field in fields)
         return [encode(value) if isinstance(value, str | None) else _round_digits(value) for value in values]
 
@@ -53,8 +53,8 @@ def _pack_columns(rows: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
         columns["p"] = [row and [_round_digits(row.get(expert, {}).get("part"), 4) for expert in experts] for row in rows]
     for expert in experts:
         evidence = [(row or {}).get(expert, {}) for row in rows]
-        terms = [pack(entry.get("terms", ())[:MAX_TERMS], ("term", "query", "document")) for entry in evidence]
-        tokens = [pack(entry.get("tokens", ()), ("query", "document", "similarity")) for entry in evidence]
+        terms = [encode_fields(entry.get("terms", ())[:MAX_TERMS], ("term", "query", "document")) for entry in evidence]
+        tokens = [encode_fields(entry.get("tokens", ()), ("query", "document", "similarity")) for entry in evidence]
         for name, lists in (("t", terms), ("k", tokens)):
             if any(lists):
                 columns.setdefault(name, {})[expert] = lists

@@ -208,8 +208,8 @@ class Searcher:
         rows, scores = hits
         if rows.shape != shape or scores.shape != shape or np.isnan(scores).any() or rows.max(initial=NO_ROW) >= len(self.ids):
             result = f"rows {rows.shape} up to {rows.max(initial=NO_ROW)} and scores {scores.shape}, {np.isnan(scores).sum()} of them NaN"
-            expected = f"{shape}, queries and documents: rows below {len(self.ids)} and numbers, and {NO_ROW} and −∞ after the last hit"
-            raise UsageError(f"{name}: its engine returned {result}; expected {expected}")
+            shapes = f"{shape}, queries and documents: rows below {len(self.ids)} and numbers, and {NO_ROW} and −∞ after the last hit"
+            raise UsageError(f"{name}: its engine returned {result}; expected {shapes}")
 
     def encode_batches(
         self, queries: list[str], batch_size: int, speed: LatencyRecorder, experts: Collection[str] | None = None

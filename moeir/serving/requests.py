@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from moeir import settings, variants
 from moeir.errors import UsageError
-from moeir.parsing import preview
+from moeir.parsing import preview, suggest
 from moeir.retrieval.searcher import is_exact_sum
 from moeir.settings import option
 
@@ -47,7 +47,7 @@ class SearchRequest:
         fields = settings.list_settings(cls)
         names = {flag.strip("-"): setting.name for setting in fields for flag in (setting.name, *setting.aliases)}
         if unknown := next((name for name in record if name not in names or record[name] == []), None):
-            found = "expected one or more, found none" if unknown in names else f"there is no such field{variants.suggest(unknown, names)}"
+            found = "expected one or more, found none" if unknown in names else f"there is no such field{suggest(unknown, names)}"
             raise UsageError(f"{preview(unknown)}: {found}")
         request: SearchRequest = settings.build_stage(cls, {names[name]: value for name, value in record.items()})
         for setting in fields:

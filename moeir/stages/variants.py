@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from moeir import variants
 from moeir.errors import UsageError
-from moeir.parsing import format_value
+from moeir.parsing import format_value, suggest
 from moeir.settings import argument
 from moeir.stages.base import Stage
 
@@ -28,7 +28,7 @@ class Variants(Stage):
         by_package = {package: _find_variants(package, str(name) if is_variant else None) for package in packages}
         if not any(by_package.values()):
             names = (variant.name for package in packages for variant in variants.list_variants(package))
-            suggestion = "" if variants.own_module(str(name)) else variants.suggest(str(name), {*variants.PACKAGES, *short, *names})
+            suggestion = "" if variants.own_module(str(name)) else suggest(str(name), {*variants.PACKAGES, *short, *names})
             raise UsageError(f"there is no package or variant {name!r}{suggestion} (moeir variants lists all)")
         for package, package_variants in by_package.items():
             if package_variants:

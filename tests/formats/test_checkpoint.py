@@ -61,6 +61,15 @@ def test_sentence_transformers_computes_our_weights_and_vectors(name: str, layou
             assert np.allclose(np.asarray(vectors), expected, atol=1e-4), (side, row)
 
 
+def test_a_damaged_checkpoint_is_not_converted(layouts_folder: Path, tmp_path: Path, moeir: Moeir) -> None:
+    folder = shutil.copytree(layouts_folder / "splade", tmp_path / "splade")
+    weights = bytearray((folder / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (folder / "model.safetensors").write_bytes(weights)
+    result = moeir("convert", "--input", folder, "--to", "sentence-transformers", "--output", tmp_path / "out")
+    assert result.code == 4 and f"{folder / 'model.safetensors'}: damaged" in result.stderr and not (tmp_path / "out").exists()
+
+
 def test_a_cross_encoder_opens_elsewhere_as_it_is(tiny_model: Path, tmp_path: Path, moeir: Moeir) -> None:
     folder = tmp_path / "ckpt"
     assert moeir("init", "--model", tiny_model, "--arch", "cross-encoder", "--output", folder).code == 0

@@ -46,19 +46,35 @@ class Calibrate(Stage):
 
     default_split: ClassVar[str] = "dev"
     index: tuple[Path, ...] = input_field(
-        "index", "Output folder of moeir index; repeat the flag for parts of a collection.", (), needs=("queries",), excludes=("run",)
+        "index",
+        "Output folder of moeir index; repeat the flag for parts of a collection, which are searched as one.",
+        (),
+        needs=("queries",),
+        excludes=("run",),
     )
-    run: tuple[Path, ...] = input_field("run", "Instead of --index: a run per expert, in order.", (), least_count=2, aliases=("--runs",))
-    queries: Path | None = input_field("texts", "Queries that no expert was trained on.", None, aliases=("--topics",), needs=("index",))
+    run: tuple[Path, ...] = input_field(
+        "run",
+        "Instead of --index: one run per expert, in the order of the fusion; repeat the flag.",
+        (),
+        least_count=2,
+        aliases=("--runs",),
+    )
+    queries: Path | None = input_field(
+        "texts", "With --index: queries that no expert was trained on.", None, aliases=("--topics",), needs=("index",)
+    )
     qrels: Path = input_field("qrels", "Relevance judgements of the queries.")
-    model: Path | None = input_field("checkpoint", "The checkpoint that --index was made with, if it has moved.", None, needs=("index",))
+    model: Path | None = input_field(
+        "checkpoint", "With --index: the checkpoint that it was made with, if it has moved.", None, needs=("index",)
+    )
     measure: str = option("Measure of the lists, of their sum and of the weighted sum; it decides whether the weights win.", "nDCG@10")
     depth: int = option("Documents per query and expert, and of the sums.", 1000, **DEPTH)
     batch_size: int = option("Queries encoded and searched together.", 256, minimum=1, affects_result=False)
     threads: int | None = option("CPU threads [default: torch's].", None, minimum=1, maximum=4096, affects_result=False)
     dtype: str = option(**DTYPE)
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
-    output: Path = output_field("checkpoint", "Folder to write, with hard links to unchanged files; with --run a JSON file.")
+    output: Path = output_field(
+        "checkpoint", "Folder to write, whose unchanged files are hard links to those of the checkpoint; with --run a JSON file."
+    )
 
     def product(self) -> tuple[Path, str]:
         return self.output, "fusion" if self.run else "checkpoint"

@@ -23,13 +23,15 @@ class Check(Stage):
 
     default_split: ClassVar[str] = ""
     corpus: Path | None = input_field("texts", "Documents.", None)
-    queries: Path | None = input_field("texts", "Queries; ids of --qrels, --run and --train are looked up.", None, aliases=("--topics",))
+    queries: Path | None = input_field(
+        "texts", "Queries; query ids of --qrels, --run and --train are looked up here.", None, aliases=("--topics",)
+    )
     qrels: tuple[Path, ...] = input_field("qrels", "Relevance judgements; repeat the flag for several files.", ())
     train: tuple[Path, ...] = input_field("examples", "Training examples; repeat the flag for several files.", ())
     run: tuple[Path, ...] = input_field("run", "Runs; repeat the flag for several.", ())
     dev_queries: Path | None = input_field("texts", "Evaluation queries: --train must not contain any of them.", None, only_with=())
     keep_empty: bool = option("Accept documents without text.", False)
-    allow: tuple[str, ...] = option("Kind of fault to accept, such as query-in-corpus.", ())
+    allow: tuple[str, ...] = option("Kind of fault to accept, such as query-in-corpus; repeat the flag.", ())
     most: int = option("Maximum lines shown per kind of fault and file; 0 for all.", 5, minimum=0)
     form: str = option("Form of the findings.", "text", choices=("text", "json"), aliases=("--format",))
 

@@ -40,7 +40,9 @@ class InputOptions(Stage):
 
     query_prefix: str | None = option("Text prepended to every query.", None, group="Model")
     document_prefix: str | None = option("Text prepended to every document.", None, group="Model")
-    prompt: tuple[str, ...] = option("NAME=TEXT: a prompt of queries, which training and search may name.", (), group="Model")
+    prompt: tuple[str, ...] = option(
+        "NAME=TEXT: a prompt of queries beside --query-prefix, which training and search may name; repeat the flag.", (), group="Model"
+    )
     template: str | None = option(
         "For cross-encoder:head=yes-no: the text of a pair, with {query}, {document} and perhaps {instruction} [default: the chat template "
         "of the weights].",
@@ -48,8 +50,12 @@ class InputOptions(Stage):
         group="Model",
     )
     instruction: str | None = option("The {instruction} in a template [default: that of the chat template].", None, group="Model")
-    query_length: int | None = option("Maximum tokens of a query [default: the weights', or 64; half a pair].", None, group="Model")
-    document_length: int | None = option("Maximum tokens of a document [default: the weights', or 256; pair: 512].", None, group="Model")
+    query_length: int | None = option(
+        "Maximum tokens of a query [default: that of the weights, or 64; cross-encoder: half a pair].", None, group="Model"
+    )
+    document_length: int | None = option(
+        "Maximum tokens of a document, or of a pair [default: that of the weights, or 256; pair: 512].", None, group="Model"
+    )
 
     def input_options(self) -> dict[str, Any]:
         """The prefixes, prompts and lengths that are given as flags."""
@@ -94,7 +100,9 @@ class TrainingStage(Stage):
     schedule: str = training_option(
         "Learning rate after warmup; linear decays to 0.", "linear", choices=("linear", "constant"), aliases=("--lr-scheduler-type",)
     )
-    group_rate: tuple[str, ...] = training_option("PATTERN=RATE: peak learning rate of parameters whose names contain PATTERN.", ())
+    group_rate: tuple[str, ...] = training_option(
+        "PATTERN=RATE: peak learning rate of parameters whose names contain PATTERN; repeat the flag.", ()
+    )
     weight_decay: float = training_option("Weight decay of weight matrices.", 0.0, minimum=0)
     clip: float = training_option("Maximum gradient norm; 0 disables clipping.", 1.0, minimum=0, aliases=("--max-grad-norm",))
     recompute: bool = speed_option(
@@ -107,12 +115,18 @@ class TrainingStage(Stage):
         "Attention dropout probability [default: that of the weights]; 0 is fastest on a GPU.", None, minimum=0, below=1
     )
     seed: int = training_option("Random seed.", 42, minimum=0, maximum=MAX_SEED)
-    deterministic: bool = speed_option("Make results bit-identical on the same GPU, at some cost; on a CPU they are.", False)
+    deterministic: bool = speed_option(
+        "Make results bit-identical on the same GPU, at some cost in speed; on a CPU they always are.", False
+    )
     compile: bool = speed_option("Compile the layers with torch.compile (CUDA only); takes a minute or more at the start.", False)
     dtype: str = speed_option(**DTYPE)
     device: str = speed_option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
     keep_empty: bool = option("Accept documents without text.", False, group="Inputs")
-    cache: Path | None = speed_option("Folder of a token cache that trainings share [default: its own].", None, affects_result=False)
+    cache: Path | None = speed_option(
+        "Folder of the token cache, which several trainings can share [default: in the unfinished output].",
+        None,
+        affects_result=False,
+    )
     save_minutes: float = logging_option("Minutes between saves of the training state.", 5.0)
     checkpoint_every: int | None = logging_option(
         "Steps between checkpoints that are kept beside the output, OUTPUT-step-N, each as large as the output.",
@@ -128,7 +142,10 @@ class TrainingStage(Stage):
     )
     stuck_minutes: float = logging_option("Timeout in minutes for a process to reach the next step.", 10.0, above=0)
     track: tuple[str, ...] = logging_option(
-        "Log every step to this, in OUTPUT.NAME.", (), choices=tuple(trackers.PACKAGES), aliases=("--report-to",)
+        "Tracker to log every step to, in files OUTPUT.NAME; repeat the flag.",
+        (),
+        choices=tuple(trackers.PACKAGES),
+        aliases=("--report-to",),
     )
     output: Path = output_field("checkpoint", "Folder to write.")
 

@@ -28,9 +28,13 @@ class Convert(Stage):
     default_split: ClassVar[str] = ""
     input: Path = input_field(ANYTHING, "File or folder to convert.")
     to: str | None = option("Format to write, with options [default if --input is divided or cut: its own].", None, package="formats")
-    source_format: str | None = option("Format of --input [default: detected].", None, package="formats", aliases=("--from",))
+    source_format: str | None = option(
+        "Format of --input [default: detected from its first lines].", None, package="formats", aliases=("--from",)
+    )
     corpus: Path | None = input_field("texts", "Documents, if --input has only their ids and --to needs their texts.", None)
-    queries: Path | None = input_field("texts", "Queries, if --input has only ids and --to needs texts.", None, aliases=("--topics",))
+    queries: Path | None = input_field(
+        "texts", "Queries, if --input has only their ids and --to needs their texts.", None, aliases=("--topics",)
+    )
     split: tuple[str, ...] = option(
         "NAME=SHARE, e.g. dev=0.1,test=0.2: divide the queries of a collection's split train (or its only one); queries with equal texts "
         "stay together; the rest stays in the split.",
@@ -42,7 +46,7 @@ class Convert(Stage):
         "Cut documents at sentences into passages ID#0, ID#1, … of at most N tokens, title included.", None, minimum=1, group="Passages"
     )
     stride: int | None = option(
-        "Tokens between starts of passages [default: no overlap].", None, minimum=1, needs=("passages",), group="Passages"
+        "Tokens of text from one full passage to the next [default: no overlap].", None, minimum=1, needs=("passages",), group="Passages"
     )
     model: Path | None = input_field(
         "checkpoint", "Checkpoint that is to encode the passages: tokens are as it reads them [default: words].", None, needs=("passages",)

@@ -39,9 +39,18 @@ class Encode(Stage):
     model: Path = input_field("checkpoint", "Checkpoint to encode with.", aliases=("--encoder",))
     corpus: Path = input_field("texts", "Documents.")
     shard: str | None = option("I/N: encode shard I of N, counted from 0, into a folder of --output; index reads all shards.", None)
-    terms: int | None = option("Sparse experts: keep the N terms of largest weights [default: all].", None, minimum=1, aliases=("--top-k",))
-    least_weight: float | None = option("Sparse experts: keep terms of this weight or more.", None, above=0, aliases=("--threshold",))
-    pool_factor: int = option("Multivector experts: pool similar vectors, N into one.", 1, minimum=1, aliases=("--token-pooling",))
+    terms: int | None = option(
+        "Sparse experts: keep the N terms of a document with the largest weights [default: all].", None, minimum=1, aliases=("--top-k",)
+    )
+    least_weight: float | None = option(
+        "Sparse experts: keep terms of at least this weight [default: all].", None, above=0, aliases=("--threshold",)
+    )
+    pool_factor: int = option(
+        "Multivector experts: pool similar token vectors, N into one on average; 1 does not pool.",
+        1,
+        minimum=1,
+        aliases=("--token-pooling",),
+    )
     max_tokens: int = option(
         "Maximum tokens per batch (on a CPU at most 2,048, one batch for each thread); lower it if memory runs out.",
         16384,

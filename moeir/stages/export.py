@@ -20,7 +20,9 @@ class Export(Stage):
     """Export encodings to an engine that serves all experts (qdrant, milvus): documents, schema, loader."""
 
     to: str = option("Engine: qdrant or milvus, with options.", package="export_targets")
-    encodings: tuple[Path, ...] = input_field("encodings", "Output folders of moeir encode, whole or in shards.")
+    encodings: tuple[Path, ...] = input_field(
+        "encodings", "Output folder of moeir encode, whole or in shards; repeat the flag for several."
+    )
     corpus: Path | None = input_field("texts", "The corpus that was encoded, to export titles and texts, too.", None)
     model: Path | None = input_field("checkpoint", "The checkpoint, if it has moved; its tokenizer has the terms of sparse experts.", None)
     output: Path = output_field("export", "Folder to write.")

@@ -35,8 +35,12 @@ log = logging.getLogger(__name__)
 class Fuse(Stage):
     """Merge the runs of several experts, or of any systems, into one."""
 
-    run: tuple[Path, ...] = input_field("run", "A run of each expert; NAME=PATH names it.", least_count=2, aliases=("--runs",))
-    method: str | None = option("See: moeir variants fusion [default: came-sum for runs of one index, else rrf].", None)
+    run: tuple[Path, ...] = input_field(
+        "run", "One run per expert; repeat the flag; NAME=PATH names it.", least_count=2, aliases=("--runs",)
+    )
+    method: str | None = option(
+        "Fusion method; see: moeir variants fusion. [default: came-sum for the experts' runs of one index, else rrf]", None
+    )
     learned: Path | None = input_field("fusion", "Instead of --method: a file written by calibrate --run.", None, excludes=("method",))
     depth: int = option("Documents kept per query.", 1000, **DEPTH)
     run_depth: int | None = option(

@@ -19,7 +19,8 @@ class Init(InputOptions):
     corpus: Path | None = input_field("texts", "Texts to fit a vocabulary head on, if the weights have none.", None)
     from_scratch: bool = option("Take only sizes and tokenizer from --model, and initialize the weights at random.", False)
     backbone: str | None = option(
-        "Whose layers run the model; bidirectional: of transformers, a decoder's tokens see all [default: moeir's if it has them].",
+        "Whose layers run the model; bidirectional: those of transformers, where each token of a decoder attends to all of its text, as "
+        "sparse experts need [default: moeir's where it has them].",
         None,
         choices=("moeir", "transformers", "bidirectional"),
         group="Model",

@@ -32,13 +32,22 @@ class Pretrain(TrainingStage):
     default_split: ClassVar[str] = "train"
     model: Path = input_field("weights", "Weights to start from: a folder, a checkpoint, or a hub id.", aliases=("--model-name-or-path",))
     corpus: Path = input_field("texts", "Documents.")
-    queries: tuple[Path, ...] = input_field("texts", "Queries of documents or spans, as generate-queries writes.", (), only_with=())
-    arch: str = option("Architecture [default: dense; mote with --objective mote].", "", package="architectures", group="Model")
+    queries: tuple[Path, ...] = input_field(
+        "texts", "Queries of documents or of spans, as generate-queries writes them; repeat the flag.", (), only_with=()
+    )
+    arch: str = option(
+        "An architecture, e.g. dense or mote:encoders=siamese [default: dense; mote with --objective mote].",
+        "",
+        package="architectures",
+        group="Model",
+    )
     objective: str = training_option("mlm, cotmae, cotmae-qc, mote, ….", "cotmae", package="pretraining")
     from_scratch: bool = option("Take only sizes and tokenizer from --model, and initialize the weights at random.", False, group="Model")
     context: str = training_option("Which other span of its document a span is paired with.", "mixed", choices=CONTEXTS)
     draw: str | None = training_option(
-        "An epoch's anchors: a span of each document, or all spans [default: by the objective].", None, choices=("documents", "spans")
+        "An epoch's anchors: a random span of each document, or all spans [default: documents if contexts are spans, else spans].",
+        None,
+        choices=("documents", "spans"),
     )
     held_out: float | None = option(
         "Fraction of the documents that are never trained on, nor their queries: the loss on them is dev.loss in metrics.jsonl.",

@@ -38,10 +38,14 @@ class Push(Stage):
     private: bool = option("Make the repository private, if it does not exist.", False)
     license: str | None = option("Licence for the card, by its name on the Hub, such as apache-2.0 [default: no licence field].", None)
     run: tuple[Path, ...] = input_field(
-        "run", "Run to measure for the card [default: those of --input]; NAME=PATH names it.", (), aliases=("--runs",), needs=("qrels",)
+        "run",
+        "Run to measure for the card [default: those of --input]; repeat the flag; NAME=PATH names it.",
+        (),
+        aliases=("--runs",),
+        needs=("qrels",),
     )
     qrels: Path | None = input_field("qrels", "Judgements of the runs.", None)
-    measure: tuple[str, ...] = option("Measure for the card.", DEFAULT_MEASURES, aliases=("--metric", "-m"))
+    measure: tuple[str, ...] = option("Measure for the card; repeat the flag.", DEFAULT_MEASURES, aliases=("--metric", "-m"))
     dataset_name: str | None = option("The data set of --qrels, on the card [default: its hf: or irds: name, if it has one].", None)
 
     def check(self) -> None:

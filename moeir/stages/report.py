@@ -35,14 +35,25 @@ class Report(Stage):
     """Report on runs and trainings. --output page.html writes one file with measures, comparisons of experts, every query with its lists
     and their explanations, and trainings; without it trainings are written as text."""
 
-    run: tuple[Path, ...] = input_field("run", "Page: a run; NAME=PATH names it.", (), aliases=("--runs",), needs=("qrels",))
+    run: tuple[Path, ...] = input_field(
+        "run", "Page: a run; repeat the flag; NAME=PATH names it.", (), aliases=("--runs",), needs=("qrels",)
+    )
     qrels: Path | None = input_field("qrels", "Page: relevance judgements of the queries that it shows.", None, needs=("run",))
     queries: Path | None = input_field("texts", "Page: query texts.", None, aliases=("--topics",), needs=("run",))
     corpus: Path | None = input_field("texts", "Page: document texts.", None, needs=("run",))
-    index: tuple[Path, ...] = input_field("index", "Page: index of the runs, to explain their hits.", (), needs=("run", "queries"))
-    model: Path | None = input_field("checkpoint", "Page: the checkpoint that searched --index, as search --model.", None, needs=("index",))
+    index: tuple[Path, ...] = input_field(
+        "index",
+        "Page: index that runs were searched with, to explain their hits by terms, tokens and parts.",
+        (),
+        needs=("run", "queries"),
+    )
+    model: Path | None = input_field(
+        "checkpoint", "Page: with --index, the checkpoint that searched it, as search --model.", None, needs=("index",)
+    )
     training: tuple[Path, ...] = input_field("training", "Output folder of finetune or pretrain; repeat the flag to compare several.", ())
-    measure: tuple[str, ...] = option("Page: measures; query pages show the first.", DEFAULT_MEASURES, aliases=("--metric", "-m"))
+    measure: tuple[str, ...] = option(
+        "Page: nDCG@10, RR@10, …; repeat the flag. Query pages show the first.", DEFAULT_MEASURES, aliases=("--metric", "-m")
+    )
     depth: int = option("Page: documents shown of every list.", 10, **DEPTH)
     text_length: int = option("Page: maximum characters of a document.", 1200, minimum=1)
     title: str | None = option("Page: title [default: names of the runs and trainings].", None)

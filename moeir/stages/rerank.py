@@ -50,7 +50,9 @@ class Rerank(Stage):
     collapse: str | None = option(**COLLAPSE)
     shard: str | None = option("I/N: rerank shard I of N of the queries, counted from 0; join the runs with cat.", None)
     rest: bool = option("Keep documents below --depth, which are not scored.", True)
-    max_tokens: int | None = option("Tokens per batch [default: 4096, on CUDA 65536].", None, minimum=1, affects_result=False)
+    max_tokens: int | None = option(
+        "Maximum tokens per batch [default: 4096 on a CPU, 65536 on CUDA].", None, minimum=1, affects_result=False
+    )
     threads: int | None = option("CPU threads [default: torch's].", None, minimum=1, maximum=4096, affects_result=False)
     dtype: str = option(**INFERENCE_DTYPE)
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)

@@ -47,15 +47,18 @@ class Search(Stage):
         aliases=("--topics",),
         excludes=("query",),
     )
-    query: tuple[str, ...] = option("A query instead of --queries. Their ids are q1, q2, ….", (), group="Inputs")
+    query: tuple[str, ...] = option("A query instead of --queries; repeat the flag. Their ids are q1, q2, ….", (), group="Inputs")
     corpus: Path | None = input_field("texts", "With --explain: documents, to show their texts.", None, needs=("explain",))
     depth: int = option("Documents per query and expert.", 1000, **DEPTH, group="Search")
     collapse: str | None = option(**COLLAPSE, excludes=("explain",), group="Search")
-    filter_ids: Path | None = input_field("ids", "Ids, one a line: search among these only.", None, aliases=("--filter",), group="Search")
-    expert: tuple[str, ...] = option("Search these experts only.", (), group="Search")
+    filter_ids: Path | None = input_field(
+        "ids", "Ids of documents, one a line: search among these only.", None, aliases=("--filter",), group="Search"
+    )
+    expert: tuple[str, ...] = option("Search these experts only; repeat the flag.", (), group="Search")
     fuse: str | None = option(
-        "See: moeir variants fusion; exact-sum computes missing scores [default: rrf with a BM25 index beside, exact-sum for checkpoints "
-        "trained as one score, else came-sum].",
+        "Fusion method: exact-sum (missing scores are computed), came-sum …; "
+        "see: moeir variants fusion [default: rrf with a BM25 index beside, exact-sum where the checkpoint is trained as one score (mote, "
+        "coil), else came-sum].",
         None,
         group="Search",
     )
@@ -65,8 +68,12 @@ class Search(Stage):
         None,
         group="Output",
     )
-    model: Path | None = input_field("checkpoint", "The checkpoint of the index, if it has moved, or the same one calibrated.", None)
-    batch_size: int = option("Queries searched together; 1 measures latency.", 256, minimum=1, affects_result=False)
+    model: Path | None = input_field(
+        "checkpoint", "The checkpoint, if it has moved: the one the index was made with; or the same one calibrated.", None
+    )
+    batch_size: int = option(
+        "Queries encoded and searched together; 1 measures single-query latency.", 256, minimum=1, affects_result=False
+    )
     threads: int | None = option("CPU threads [default: torch's].", None, minimum=1, maximum=4096, affects_result=False)
     dtype: str = option(**INFERENCE_DTYPE)
     device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)

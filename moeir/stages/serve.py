@@ -34,7 +34,7 @@ class Serve(Stage):
     prompt: str | None = option("Name of the checkpoint's prompt before queries [default: its query prefix].", None)
     host: str = option("Address to listen at; 0.0.0.0 for whoever can reach this machine.", "127.0.0.1", single_word=True)
     port: int = option("Port to listen at; 0 for a free one.", 8000, minimum=0, maximum=65535)
-    allow_origin: tuple[str, ...] = option("Origin, as https://example.org, whose pages may read answers.", ())
+    allow_origin: tuple[str, ...] = option("Origin, as https://example.org, whose pages may read answers; repeat the flag.", ())
     reload: bool = option("Open the index and the corpus anew when they are replaced on disk.", False)
     max_queries: int = option("Queries of a request.", 256, minimum=1, maximum=10_000)
     queue: int = option("Queries that may wait; more are refused with status 503.", 1024, minimum=1)

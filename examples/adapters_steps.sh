@@ -24,7 +24,7 @@ settings=(--query-length "$QUERY_LENGTH" --epochs "$EPOCHS" --warmup 0.1 --seed 
 prepared() { # BM25's lists and training examples, which all these scripts share
   msmarco "$DATA"
   bm25 msmarco bm25:k1=0.82,b=0.68 train dev dl19 dl20
-  $MOEIR mine-negatives --run "$(path train bm25/bm25)" --qrels "${qrels[train]}" --method "band:first=0,last=$BM25_DEPTH" --keep "$POOL" \
+  $MOEIR mine-negatives --run "$(path train bm25/bm25)" --qrels "${qrels[train]}" --method "band:first=0,last=$BM25_DEPTH" --negatives "$POOL" \
     --output "$WORK/data/train.jsonl"
 }
 

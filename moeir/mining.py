@@ -118,14 +118,14 @@ def mine_negatives(
     keep_own: bool = False,
     excluded: Mapping[str, Mapping[str, Collection[str]]] = MappingProxyType({}),
     teacher: Run | None = None,
-    keep: int | None = None,
+    max_negatives: int | None = None,
     seed: int = 0,
 ) -> Iterator[Example]:
     """One example per judged query that has positives and negatives; updates the counts.
 
     A positive is a document of grade `positive_grade` or better. Queries that only the runs have count as without positives.
     No negatives are judged documents of a better grade than `negative_grade`, the document with the id of the query (as in ArguAna)
-    unless `keep_own`, and those that `excluded` has for the query, by the name of their count. Of the others, at most `keep` are
+    unless `keep_own`, and those that `excluded` has for the query, by the name of their count. Of the others, at most `max_negatives` are
     sampled by `seed` and the query, and stay in their order; those that `teacher` has no score of are counted.
     """
     run_queries = dict.fromkeys(query for run in runs.values() for query in run.queries)
@@ -150,7 +150,7 @@ def mine_negatives(
                 continue
             counts.mined += 1
             counts.unfiltered += "near_positives" in excluded and query not in excluded["near_positives"]
-            negatives = {document: negatives[document] for document in _sample(list(negatives), keep, f"{seed} {query}")}
+            negatives = {document: negatives[document] for document in _sample(list(negatives), max_negatives, f"{seed} {query}")}
             counts.unscored += 0 if teacher is None else len(negatives.keys() - set(teacher.documents_of(query)))
             provenance = (
                 [{"run": name, "rank": rank, "score": trim_score(score)} for name, rank, score in sources] for sources in negatives.values()

@@ -16,7 +16,7 @@ from moeir.errors import DataError, MoeirError, OutOfMemory, UsageError
 from moeir.mixtures import router
 from moeir.representations.multivector import MultiVector
 from moeir.training import objectives, retrieval_task, text_stream
-from moeir.training.engine import DataParallel
+from moeir.training.data_parallel import DataParallel
 from moeir.training.token_cache import ShardSpec, TokenCache, shard_texts
 from moeir.training.trainer import _sum_frozen_bytes
 from tests.processes import (
@@ -342,8 +342,8 @@ def test_gradients_are_summed_and_a_parameter_without_one_in_every_process_stays
         def compute_loss(batch):
             return sum((parameters[number] * gradients[number]).sum() for number in used[batch]), {"batch": batch}, 7
 
-        engine = DataParallel(compute_loss, parameters, init_process_group("cpu"))
-        facts = [engine.run_batch(number, batches=len(used), is_last=number + 1 == len(used)) for number in range(len(used))]
+        parallel = DataParallel(compute_loss, parameters, init_process_group("cpu"))
+        facts = [parallel.run_batch(number, batches=len(used), is_last=number + 1 == len(used)) for number in range(len(used))]
         return [[one.tolist() for one in parameters], facts, [None if one.grad is None else one.grad.tolist() for one in parameters]]
 
     expected = [[2.0, 1.0], [number / len(batches) for number in (5.0, 6.0)] if [0, 1] in batches else None, None]
@@ -357,8 +357,8 @@ def test_frozen_weights_are_neither_sent_nor_summed_and_must_be_the_same():
         model[0].requires_grad_(False)
         frozen, world = model[0].weight.tolist(), init_process_group("cpu")
         parameters = [one for one in model.parameters() if one.requires_grad]
-        engine = DataParallel(lambda batch: (model(torch.ones(2)).sum(), {}, 1), parameters, world)
-        engine.run_batch(0)
+        parallel = DataParallel(lambda batch: (model(torch.ones(2)).sum(), {}, 1), parameters, world)
+        parallel.run_batch(0)
         with pytest.raises(MoeirError if world.is_main else SystemExit) as caught:
             world.check_same({"the sum of frozen weights": _sum_frozen_bytes(model)})
         untouched = model[0].weight.tolist() == frozen and model[0].weight.grad is None

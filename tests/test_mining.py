@@ -63,7 +63,7 @@ def test_every_query_is_mined_or_counted_and_so_is_what_is_refused():
 
 def test_a_sample_of_the_candidates_is_kept_in_their_order_by_seed():
     def kept(size, seed, qrels):
-        mined = mining.mine_negatives(RUNS, qrels, mining.band, mining.MiningCounts(), keep=size, seed=seed)
+        mined = mining.mine_negatives(RUNS, qrels, mining.band, mining.MiningCounts(), max_negatives=size, seed=seed)
         return {example.query_id: example for example in mined}
 
     qrels = {"q1": {"a": 1}, "q2": {"z": 1}}

@@ -37,7 +37,7 @@ def check_expert_count(experts: int, minimum: int = 2) -> None:
 
 @dataclass(frozen=True)
 class RouterOutput:
-    """probabilities [n, I], without noise, with gradient; starts [B+1]: text b's decisions are the rows starts[b] to starts[b+1].
+    """probabilities [n, E], without noise, with gradient; starts [B+1]: text b's decisions are the rows starts[b] to starts[b+1].
 
     The arg-max of a row is the expert that inference takes. With `top_k` it takes the sum of that many, weighted by their probabilities, as
     training does: the experts of a published encoder.
@@ -49,7 +49,7 @@ class RouterOutput:
 
     @classmethod
     def from_text_probabilities(cls, probabilities: Tensor) -> Self:
-        """One decision per text: probabilities [B, I]."""
+        """One decision per text: probabilities [B, E]."""
         return cls(probabilities, torch.arange(len(probabilities) + 1, device=probabilities.device))
 
     @property
@@ -79,7 +79,7 @@ class RouterOutput:
 
 
 def dispatch_to_experts(states: Tensor, choice: Tensor, experts: int, apply: Callable[[int, Tensor, Tensor | None], Tensor]) -> Tensor:
-    """Each row through its chosen expert, rows grouped by expert, so that I experts cost as much as one.
+    """Each row through its chosen expert, rows grouped by expert, so that E experts cost as much as one.
 
     states [n, H], choice [n] -> [n, D] in the order of the rows. `apply(expert, states of its rows, its rows)`; rows None means all.
     """

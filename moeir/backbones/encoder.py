@@ -25,8 +25,8 @@ class Embeddings(nn.Module):
         super().__init__()
         prenorm, width = config.prenorm, config.embedding_size
         self.words = nn.Embedding(config.vocabulary, width)
-        self.places = nn.Embedding(config.first_position + config.positions, width) if config.has_position_embeddings else None
-        self.kinds = nn.Embedding(config.segments, width) if config.segments else None
+        self.positions = nn.Embedding(config.first_position + config.positions, width) if config.has_position_embeddings else None
+        self.token_types = nn.Embedding(config.segments, width) if config.segments else None
         self.norm = nn.LayerNorm(width, eps=config.epsilon, bias=prenorm is None or prenorm.norm_bias)
         self.dropout = nn.Dropout(config.dropout if prenorm is None else prenorm.embedding_dropout)
         self.project = None if config.factorized_embedding_size is None else nn.Linear(width, config.hidden)
@@ -35,11 +35,11 @@ class Embeddings(nn.Module):
     def forward(self, tokens: PackedTokens) -> Tensor:
         """[T, H]; a family with a single segment type ignores segments."""
         embeddings: Tensor = self.words(tokens.ids)
-        if self.kinds is not None:
-            has_segments = tokens.segments is not None and self.kinds.num_embeddings > 1
-            embeddings = embeddings + self.kinds(tokens.segments if has_segments else torch.zeros_like(tokens.ids))
-        if self.places is not None:
-            embeddings = embeddings + self.places(tokens.positions() + self.first_position)
+        if self.token_types is not None:
+            has_segments = tokens.segments is not None and self.token_types.num_embeddings > 1
+            embeddings = embeddings + self.token_types(tokens.segments if has_segments else torch.zeros_like(tokens.ids))
+        if self.positions is not None:
+            embeddings = embeddings + self.positions(tokens.positions() + self.first_position)
         normalized: Tensor = self.dropout(self.norm(embeddings))
         return normalized if self.project is None else self.project(normalized)
 

@@ -27,15 +27,15 @@ class Attention(nn.Module):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.query, self.key, self.value, self.output = (nn.Linear(config.hidden, config.hidden) for _ in range(4))
-        self.joint: nn.Module | None = None  # query, key and value of the form for inference
+        self.qkv: nn.Module | None = None  # query, key and value of the form for inference
         self.norm = nn.LayerNorm(config.hidden, eps=config.epsilon)
         self.dropout, self.attention_dropout = nn.Dropout(config.dropout), config.attention_dropout
         self.heads = config.heads
 
     def forward(self, states: Tensor, layout: PackedLayout) -> Tensor:
         """states [T, H] -> [T, H]."""
-        joint = self._project(states, self.query, self.key, self.value) if self.joint is None else self.joint(states)
-        query, key, value = joint.unflatten(-1, (3, self.heads, -1)).unbind(-3)
+        qkv = self._project(states, self.query, self.key, self.value) if self.qkv is None else self.qkv(states)
+        query, key, value = qkv.unflatten(-1, (3, self.heads, -1)).unbind(-3)
         mixed = attention(query, key, value, layout, dropout=self.attention_dropout if self.training else 0.0).flatten(-2)
         return self._add_and_norm(states, mixed)
 
@@ -89,7 +89,7 @@ class RotaryAttention(nn.Module):
         bias, self.is_prenorm = prenorm is None or prenorm.attention_bias, prenorm is not None
         has_norm, norm_bias = prenorm is None or number > 0, prenorm is None or prenorm.norm_bias
         self.norm = nn.LayerNorm(hidden, eps=config.epsilon, bias=norm_bias) if has_norm else nn.Identity()
-        self.joint = nn.Linear(hidden, 3 * hidden, bias=bias)  # query, key and value
+        self.qkv = nn.Linear(hidden, 3 * hidden, bias=bias)  # query, key and value
         self.output = nn.Linear(hidden, hidden, bias=bias)
         self.dropout = nn.Dropout(config.dropout if prenorm is None else config.attention_dropout)
         self.attention_dropout, self.heads = config.attention_dropout, config.heads
@@ -98,7 +98,7 @@ class RotaryAttention(nn.Module):
 
     def forward(self, states: Tensor, layout: PackedLayout) -> Tensor:
         """states [T, H] -> [T, H]."""
-        query, key, value = self.joint(self.norm(states) if self.is_prenorm else states).unflatten(-1, (3, self.heads, -1)).unbind(-3)
+        query, key, value = self.qkv(self.norm(states) if self.is_prenorm else states).unflatten(-1, (3, self.heads, -1)).unbind(-3)
         angles = layout.rotary_angles(self.theta, query.shape[-1])
         query, key = apply_rotary(query, *angles), apply_rotary(key, *angles)
         mixed = attention(query, key, value, layout, self.reach, self.attention_dropout if self.training else 0.0).flatten(-2)
@@ -205,7 +205,7 @@ class TopKFeedForward(FeedForward):
         return self.add_and_norm(states, (weights[:, :, None] * outputs).sum(1) + self.bias)
 
     def split_maps(self) -> tuple[Tensor, Tensor]:
-        """The weights of all experts' maps: W₁ [I, N, H] and W₂ᵀ [I, H, N]."""
+        """The weights of all experts' maps: W₁ [E, I, H] and W₂ᵀ [E, H, I]."""
         experts = self.gate.out_features
         return self.expert_up.unflatten(0, (experts, -1)), self.expert_down.unflatten(0, (experts, -1)).mT
 
@@ -229,7 +229,7 @@ class TopKFeedForward(FeedForward):
 class Layer(nn.Module):
     """Attention, then feed-forward: [T, H] -> [T, H]. `number` is its index in the encoder, from 0.
 
-    With pre-normalisation the last layer also holds the encoder's final normalisation, `closing`, so that every tower that ends with a
+    With pre-normalisation the last layer also holds the encoder's final normalisation, `final_norm`, so that every tower that ends with a
     copy of the last layer ends normalised.
     """
 
@@ -240,8 +240,9 @@ class Layer(nn.Module):
         prenorm, self.hidden = config.prenorm, config.hidden
         self.attention = Attention(config) if config.has_position_embeddings else RotaryAttention(config, number)
         self.feedforward = _make_feedforward(config, number)
-        is_last = prenorm is not None and number == config.layers - 1
-        self.closing = nn.LayerNorm(config.hidden, eps=config.epsilon, bias=prenorm.norm_bias) if prenorm is not None and is_last else None
+        self.final_norm: nn.LayerNorm | None = None
+        if prenorm is not None and number == config.layers - 1:
+            self.final_norm = nn.LayerNorm(config.hidden, eps=config.epsilon, bias=prenorm.norm_bias)
         self.router: nn.Module | None = None  # of several adapters on each of its maps; `gate_input` says when it is asked
 
     def separate_feedforward(self) -> None:
@@ -258,7 +259,7 @@ class Layer(nn.Module):
             attended = self.attention(states, layout)
             with self.route("ffn_input", attended, tokens, states):
                 output: Tensor = self.feedforward(attended, tokens, states)
-        return output if self.closing is None else self.closing(output)
+        return output if self.final_norm is None else self.final_norm(output)
 
 
 def _make_feedforward(config: EncoderConfig, number: int) -> nn.Module:
@@ -279,13 +280,13 @@ def pack_layers(model: nn.Module, dtype: torch.dtype) -> None:
             maps = [module.query, module.key, module.value]
             if all(map(is_plain_linear, maps)):
                 weight, bias = torch.cat([part.weight for part in maps]), torch.cat([part.bias for part in maps])
-                module.joint = pack_linear(weight, bias, dtype)
+                module.qkv = pack_linear(weight, bias, dtype)
                 del module.query, module.key, module.value
             else:
                 module.query, module.key, module.value = (_pack_map(part, dtype) for part in maps)
             module.output = _pack_map(module.output, dtype)
         elif kind is RotaryAttention:
-            module.joint, module.output = (_pack_map(part, dtype) for part in (module.joint, module.output))
+            module.qkv, module.output = (_pack_map(part, dtype) for part in (module.qkv, module.output))
         elif kind in (FeedForward, GatedFeedForward, TopKFeedForward):
             activations = fused_activations(dtype, next(module.parameters()).device)
             can_fuse = module.activation_name in activations and (kind is TopKFeedForward or is_plain_linear(module.up))

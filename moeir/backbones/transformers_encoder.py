@@ -130,11 +130,11 @@ class TransformersFeedForward(FeedForward):
 
 
 class TransformersLayer(Layer):
-    """A layer of transformers on packed states [T, H]; the last one also does all that its model does after the layers, `closing`."""
+    """A layer of transformers on packed states [T, H]; the last one also does all that its model does after the layers, `final_norm`."""
 
-    def __init__(self, module: nn.Module, number: int, hidden: int, closing: nn.Module | None) -> None:
+    def __init__(self, module: nn.Module, number: int, hidden: int, final_norm: nn.Module | None) -> None:
         nn.Module.__init__(self)
-        self.module, self.number, self.hidden, self.closing = module, number, hidden, closing
+        self.module, self.number, self.hidden, self.final_norm = module, number, hidden, final_norm
         self.feedforward: nn.Module | None = None  # in its layer until `separate_feedforward`
         self.attention_dropout: float | None = None  # None: that of the model
         self.router: nn.Module | None = None
@@ -162,8 +162,8 @@ class TransformersLayer(Layer):
             raise NotPackableError(f"layer {self.number + 1} does not call the attention that is registered")
         if not isinstance(output, Tensor) or output.shape[:2] != (1, len(states)):
             raise NotPackableError("its layers return more than states")
-        closed: Tensor = output[0] if self.closing is None else self.closing(output)[0]
-        return closed
+        normalised: Tensor = output[0] if self.final_norm is None else self.final_norm(output)[0]
+        return normalised
 
 
 class TransformersEmbeddings(nn.Module):
@@ -286,16 +286,16 @@ class TransformersEncoder(Encoder):
             with _restored_on_failure() as replace:
                 layers = model.get_submodule(layers_name)
                 replace(model, layers_name, nn.ModuleList(map(LayerPlaceholder, layers)))
-                names, width = self._find_closing()
+                names, width = self._find_final_norm()
                 self.config = replace_field(config, hidden=width)
-                closing = nn.Sequential(*(replace(model, name, nn.Identity()) for name in names)) if names else None
+                final_norm = nn.Sequential(*(replace(model, name, nn.Identity()) for name in names)) if names else None
                 last = len(layers) - 1
                 for number, layer in enumerate(layers):
-                    self.layers.append(TransformersLayer(layer, number, config.hidden, closing if number == last else None))
+                    self.layers.append(TransformersLayer(layer, number, config.hidden, final_norm if number == last else None))
                 if check is not None:
                     check(self)
 
-    def _find_closing(self) -> tuple[list[str], int]:
+    def _find_final_norm(self) -> tuple[list[str], int]:
         """Names of the modules that the model runs after its layers, each on the output of the one before; the width of the last states."""
         ids = torch.zeros(1, dtype=torch.int64, device=self.embeddings.words.weight.device)
         tokens = PackedTokens(ids, torch.tensor([0, 1], device=ids.device), "document", (1,))

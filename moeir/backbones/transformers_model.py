@@ -398,9 +398,9 @@ def _check_windows(encoder: TransformersEncoder, length: int, own_attention: str
         expected.append(layer.module(states[None], *arguments, **options)[0])
     model.set_attn_implementation(ATTENTION)
     for layer, output in zip(layers, expected, strict=True):
-        closed = output if layer.closing is None else layer.closing(output)
+        normalised = output if layer.final_norm is None else layer.final_norm(output)
         actual = layer(torch.cat([states[: len(short)], states]), together, together.layout)
-        _check_close(actual[len(short) :], closed, LAYER_TOLERANCE)
+        _check_close(actual[len(short) :], normalised, LAYER_TOLERANCE)
 
 
 def find_windows(config: PreTrainedConfig) -> list[int]:

@@ -12,8 +12,8 @@ ROW_ALIGNMENT = 8  # rows: a group starts at a multiple of 16 bytes of bfloat16,
 
 @dataclass(frozen=True)
 class ExpertGroups:
-    """n rows grouped by the expert (of I) that each chose: `slots` [n] is the index of each row in a buffer of `size` rows in which the
-    rows of one expert are contiguous; `ends` int32 [I] are the ends of the experts' rows. All on the device; `size` is an upper bound."""
+    """n rows grouped by the expert (of E) that each chose: `slots` [n] is the index of each row in a buffer of `size` rows in which the
+    rows of one expert are contiguous; `ends` int32 [E] are the ends of the experts' rows. All on the device; `size` is an upper bound."""
 
     choice: Tensor
     slots: Tensor
@@ -30,7 +30,7 @@ class ExpertGroups:
         >>> ExpertGroups.from_choice(torch.tensor([1, 1]), 2).ends.tolist()
         [8, 16]
         """
-        ranks = (choice[:, None] == torch.arange(experts, device=choice.device)).long().cumsum(0)  # [n, I], from 1
+        ranks = (choice[:, None] == torch.arange(experts, device=choice.device)).long().cumsum(0)  # [n, E], from 1
         counts = ranks[-1].clamp_min(1)  # on capability 10 torch leaves the gradient of an empty group undefined (pytorch #172439)
         padded_counts = (counts + ROW_ALIGNMENT - 1) // ROW_ALIGNMENT * ROW_ALIGNMENT
         ends = padded_counts.cumsum(0)
@@ -39,7 +39,7 @@ class ExpertGroups:
 
 
 def grouped_linear(rows: Tensor, weights: Tensor, biases: Tensor | None, groups: ExpertGroups) -> Tensor:
-    """Multiply each row by the weights of its expert and add the bias: rows [n, K], weights [I, N, K], biases [I, N] -> [n, N] in bfloat16.
+    """Multiply each row by the weights of its expert and add the bias: rows [n, K], weights [E, N, K], biases [E, N] -> [n, N] in bfloat16.
 
     Rows and weights are cast to bfloat16; products accumulate in float32.
     """

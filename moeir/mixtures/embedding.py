@@ -70,7 +70,7 @@ class EmbeddingMixture(nn.Module):
         """vectors [B, D] of the texts in `tokens` -> [B, D] in float32; stores the gate's output in `last_routing`."""
         with torch.autocast(vectors.device.type, enabled=False):
             vectors = vectors.float()
-            weights = self._weights(vectors)  # [B, n]
+            weights = self._weights(vectors)  # [B, E]
             if self.inference == "all" and not self.training and self.gate is not None:
                 refined = vectors + self._all_experts(vectors, weights)
             else:
@@ -79,7 +79,7 @@ class EmbeddingMixture(nn.Module):
             return normalize(refined) if self.normalise else refined
 
     def _weights(self, vectors: Tensor) -> Tensor:
-        """[B, n] softmax over all experts, noisy in training; logits are 0 without a gate."""
+        """[B, E] softmax over all experts, noisy in training; logits are 0 without a gate."""
         logits = vectors.new_zeros(len(vectors), len(self.experts)) if self.gate is None else self.gate(vectors)
         self.last_routing = None if self.gate is None else RouterOutput.from_text_probabilities(logits.softmax(-1))
         if self.training:
@@ -107,7 +107,7 @@ class EmbeddingMixture(nn.Module):
         return strength * (normalize(outputs, EPSILON) if self.combine == "norm_expert" else outputs)
 
     def _all_experts(self, vectors: Tensor, weights: Tensor) -> Tensor:
-        outputs = torch.stack([expert(vectors) for expert in self.experts], dim=1)  # [B, n, D]
+        outputs = torch.stack([expert(vectors) for expert in self.experts], dim=1)  # [B, E, D]
         outputs = normalize(outputs, EPSILON) if self.combine == "norm_expert" else outputs
         combined = (weights[:, :, None] * outputs).sum(1)
         return normalize(combined, EPSILON) if self.combine == "release" else combined

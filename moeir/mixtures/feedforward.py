@@ -23,7 +23,7 @@ from moeir.parsing import is_count
 
 
 class RoutedFeedForward(ExpertRouter):
-    """I copies of a feed-forward and a router that sends each token to one of them; `routing` are the options of `ExpertRouter`."""
+    """E copies of a feed-forward and a router that sends each token to one of them; `routing` are the options of `ExpertRouter`."""
 
     def __init__(self, feedforward: FeedForward, *, experts: int, **routing: Any) -> None:
         super().__init__(experts, feedforward.hidden, **routing)

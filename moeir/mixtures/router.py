@@ -91,7 +91,7 @@ class ExpertRouter(nn.Module):
         """
         if self.routing == "role":
             return self._decide_by_side(tokens)
-        logits = self._gate_logits(self.select_gate_input(states, tokens, block))  # [n, I], n = B or T
+        logits = self._gate_logits(self.select_gate_input(states, tokens, block))  # [n, E], n = B or T
         probabilities = logits.softmax(-1)
         by_text = self.routing == "sequence"
         self.last_routing = RouterOutput.from_text_probabilities(probabilities) if by_text else RouterOutput(probabilities, tokens.starts)
@@ -163,9 +163,9 @@ def uniform_like(logits: Tensor) -> Tensor:
 
 
 def gumbel_softmax(logits: Tensor, temperature: float, uniform: Tensor) -> Tensor:
-    """A sample near one-hot, softmax((logits + Gumbel noise) / temperature): [n, I] -> [n, I]. Jang et al. 2017.
+    """A sample near one-hot, softmax((logits + Gumbel noise) / temperature): [n, E] -> [n, E]. Jang et al. 2017.
 
-    `uniform` [n, I] in (0, 1) is the source of the noise.
+    `uniform` [n, E] in (0, 1) is the source of the noise.
     """
     return ((logits - (-uniform.log()).log()) / temperature).softmax(-1)
 

@@ -57,7 +57,7 @@ class CausalBlock(nn.Module):
         super().__init__()
         hidden = config.hidden
         self.before_attention, self.before_feedforward = (nn.LayerNorm(hidden, eps=config.epsilon) for _ in range(2))
-        self.joint, self.output = nn.Linear(hidden, 3 * hidden), nn.Linear(hidden, hidden)  # query, key and value; output
+        self.qkv, self.output = nn.Linear(hidden, 3 * hidden), nn.Linear(hidden, hidden)  # query, key and value; output
         self.up, self.down = nn.Linear(hidden, 4 * hidden), nn.Linear(4 * hidden, hidden)
         self.dropouts = nn.ModuleList(nn.Dropout(config.dropout) for _ in range(2))
         self.attention_dropout, self.heads = config.attention_dropout, config.heads
@@ -66,7 +66,7 @@ class CausalBlock(nn.Module):
 
     def forward(self, states: Tensor, layout: PackedLayout, window: int) -> Tensor:
         """states [T, H] -> [T, H]."""
-        query, key, value = self.joint(self.before_attention(states)).unflatten(-1, (3, self.heads, -1)).unbind(-3)
+        query, key, value = self.qkv(self.before_attention(states)).unflatten(-1, (3, self.heads, -1)).unbind(-3)
         if self.theta is not None:
             angles = layout.rotary_angles(self.theta, query.shape[-1])
             query, key = apply_rotary(query, *angles), apply_rotary(key, *angles)

@@ -9,7 +9,7 @@ from moeir import variants
 from moeir.console import format_count, progress
 from moeir.errors import UsageError
 from moeir.settings import argument, input_field, list_settings, option, output_field
-from moeir.stages.base import DTYPE, MAX_SEED, STREAM, Counts, Facts, Stage
+from moeir.stages.base import DEVICE, DTYPE, MAX_SEED, STREAM, Counts, Facts, Stage
 from moeir.stages.run_arguments import check_table_suffix, choose_form, name_source, read_runs
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Analyze(Stage):
     seed: int = option("competition: seed of the sampling.", 42, minimum=0, maximum=MAX_SEED)
     max_tokens: int = option("usage: maximum tokens per batch; lower it if memory runs out.", 16384, minimum=1, affects_result=False)
     dtype: str = option(**DTYPE)
-    device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
+    device: str = option(**DEVICE)
     form: str = option("Form of the table; auto: by --output.", "auto", choices=FORMS, aliases=("--format",), group="Output")
     output: Path = output_field("analysis", "Output file, .tsv or .jsonl; - is stdout.", STREAM)
 

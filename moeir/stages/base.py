@@ -35,6 +35,9 @@ DTYPE: dict[str, Any] = {  # of every stage that runs a model
     "choices": ("auto", "float32", "bfloat16"),
 }
 INFERENCE_DTYPE = DTYPE | {"help": f"{DTYPE['help']} int8: on a CPU, faster and a little coarser.", "choices": (*DTYPE["choices"], "int8")}
+DEVICE: dict[str, Any] = {"help": "auto, cpu, cuda or cuda:N.", "default": "auto", "affects_result": False}
+THREADS = DEVICE | {"help": "CPU threads [default: torch's].", "default": None, "minimum": 1, "maximum": 4096}
+KEEP_EMPTY: dict[str, Any] = {"help": "Accept documents without text.", "default": False}
 MAX_PASSAGE = "Passages ID#NUMBER (convert --passages) count as documents ID, each with the score of its best one."
 COLLAPSE: dict[str, Any] = {"help": MAX_PASSAGE, "default": None, "choices": ("max",)}
 START, END = "the start", "the end"

@@ -15,7 +15,7 @@ from moeir.errors import DataError, UsageError
 from moeir.evaluation import tables
 from moeir.fusion import files
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import DEPTH, DTYPE, STREAM, Counts, Facts, Stage
+from moeir.stages.base import DEPTH, DEVICE, DTYPE, STREAM, THREADS, Counts, Facts, Stage
 from moeir.stages.run_arguments import (
     check_measures,
     log_guessed_depths,
@@ -69,9 +69,9 @@ class Calibrate(Stage):
     measure: str = option("Measure of the lists, of their sum and of the weighted sum; it decides whether the weights win.", "nDCG@10")
     depth: int = option("Documents per query and expert, and of the sums.", 1000, **DEPTH)
     batch_size: int = option("Queries encoded and searched together.", 256, minimum=1, affects_result=False)
-    threads: int | None = option("CPU threads [default: torch's].", None, minimum=1, maximum=4096, affects_result=False)
+    threads: int | None = option(**THREADS)
     dtype: str = option(**DTYPE)
-    device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
+    device: str = option(**DEVICE)
     output: Path = output_field(
         "checkpoint", "Folder to write, whose unchanged files are hard links to those of the checkpoint; with --run a JSON file."
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from moeir.errors import DataError, UsageError
 from moeir.parsing import dump_json, escape_controls
 from moeir.settings import input_field, option
-from moeir.stages.base import STREAM, Stage
+from moeir.stages.base import KEEP_EMPTY, STREAM, Stage
 from moeir.stages.run_arguments import run_paths
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Check(Stage):
     train: tuple[Path, ...] = input_field("examples", "Training examples; repeat the flag for several files.", ())
     run: tuple[Path, ...] = input_field("run", "Runs; repeat the flag for several.", ())
     dev_queries: Path | None = input_field("texts", "Evaluation queries: --train must not contain any of them.", None, only_with=())
-    keep_empty: bool = option("Accept documents without text.", False)
+    keep_empty: bool = option(**KEEP_EMPTY)
     allow: tuple[str, ...] = option("Kind of fault to accept, such as query-in-corpus; repeat the flag.", ())
     most: int = option("Maximum lines shown per kind of fault and file; 0 for all.", 5, minimum=0)
     form: str = option("Form of the findings.", "text", choices=("text", "json"), aliases=("--format",))

@@ -16,7 +16,7 @@ from moeir.console import format_count
 from moeir.errors import UsageError
 from moeir.parsing import is_count, parse_value
 from moeir.settings import option, output_field, to_dict, to_yaml
-from moeir.stages.base import DTYPE, MAX_SEED, Facts, Stage
+from moeir.stages.base import DEVICE, DTYPE, KEEP_EMPTY, MAX_SEED, Facts, Stage
 from moeir.training import trackers
 
 if TYPE_CHECKING:
@@ -120,8 +120,8 @@ class TrainingStage(Stage):
     )
     compile: bool = speed_option("Compile the layers with torch.compile (CUDA only); takes a minute or more at the start.", False)
     dtype: str = speed_option(**DTYPE)
-    device: str = speed_option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
-    keep_empty: bool = option("Accept documents without text.", False, group="Inputs")
+    device: str = speed_option(**DEVICE)
+    keep_empty: bool = option(**KEEP_EMPTY, group="Inputs")
     cache: Path | None = speed_option(
         "Folder of the token cache, which several trainings can share [default: in the unfinished output].",
         None,

@@ -17,7 +17,7 @@ from moeir.artifacts import manifests, shards
 from moeir.console import format_count, meter, silence
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field, to_dict
-from moeir.stages.base import INFERENCE_DTYPE, Counts, Facts, Stage, checkpoint_reference
+from moeir.stages.base import DEVICE, INFERENCE_DTYPE, KEEP_EMPTY, Counts, Facts, Stage, checkpoint_reference
 from moeir.stages.run_arguments import check_countable, count_corpus, read_shard_range
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ class Encode(Stage):
         affects_result=False,
     )
     dtype: str = option(**INFERENCE_DTYPE)
-    device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
-    keep_empty: bool = option("Accept documents without text.", False)
+    device: str = option(**DEVICE)
+    keep_empty: bool = option(**KEEP_EMPTY)
     output: Path = output_field("encodings", "Folder to write.")
 
     def check(self) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from moeir.artifacts import atomic_write
 from moeir.console import format_count, meter
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import DTYPE, MAX_SEED, STREAM, Counts, Facts, Stage
+from moeir.stages.base import DEVICE, DTYPE, MAX_SEED, STREAM, Counts, Facts, Stage
 from moeir.stages.run_arguments import check_countable, count_corpus, read_shard_range
 
 BLOCK = 512
@@ -41,7 +41,7 @@ class GenerateQueries(Stage):
     seed: int = option("Random seed.", 42, minimum=0, maximum=MAX_SEED)
     shard: str | None = option(f"I/N: process shard I of N, counted from 0; shards are ranges of whole blocks of {BLOCK} passages.", None)
     dtype: str = option(**DTYPE)
-    device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
+    device: str = option(**DEVICE)
     keep_empty: bool = option("Accept passages without text; they get no queries.", False)
     output: Path = output_field("texts", "Output file: JSON lines with _id and queries, in corpus order; - is stdout.")
 

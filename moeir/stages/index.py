@@ -12,7 +12,7 @@ from moeir.artifacts import manifests, shards
 from moeir.console import format_count
 from moeir.errors import ArtifactError, DataError, UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import Counts, Facts, Stage, checkpoint_reference
+from moeir.stages.base import KEEP_EMPTY, Counts, Facts, Stage, checkpoint_reference
 
 if TYPE_CHECKING:
     from moeir.indexes.base import Index as Engine
@@ -49,7 +49,7 @@ class Index(Stage):
         None,
         needs=("corpus",),
     )
-    keep_empty: bool = option("Accept documents without text.", False)
+    keep_empty: bool = option(**KEEP_EMPTY)
     output: Path = output_field("index", "Folder to write.")
 
     def check(self) -> None:

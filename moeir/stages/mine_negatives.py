@@ -34,10 +34,8 @@ class MineNegatives(Stage):
     run: tuple[Path, ...] = input_field("run", "Runs of the training queries.", aliases=("--runs",))
     qrels: Path = input_field("qrels", "Relevance judgements of the training queries.")
     method: str = option("Which ranks become negatives.", "band:first=0,last=200", package="mining")
-    keep: int | None = option(
-        "Negatives kept per query, sampled at random from the candidates [default: all].", None, minimum=1, aliases=("--negatives",)
-    )
-    seed: int = option("Seed of --keep.", 42, minimum=0, maximum=MAX_SEED)
+    negatives: int | None = option("Negatives per query, sampled at random from the candidates [default: all].", None, minimum=1)
+    seed: int = option("Seed of --negatives.", 42, minimum=0, maximum=MAX_SEED)
     positive_grade: int = option("Minimum grade of a positive document.", 1)
     negative_grade: int | None = option(
         "Maximum grade of a judged negative [default: 0, or less than --positive-grade]; grades between are neither.", None
@@ -122,7 +120,7 @@ class MineNegatives(Stage):
             keep_own=self.keep_own_document,
             excluded=excluded,
             teacher=teacher,
-            keep=self.keep,
+            max_negatives=self.negatives,
             seed=self.seed,
         )
         examples.write_examples(mined_examples, self.output)

@@ -16,7 +16,7 @@ from moeir.artifacts import atomic_write, manifests, shards
 from moeir.console import format_count, meter
 from moeir.errors import UsageError
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import COLLAPSE, DEPTH, INFERENCE_DTYPE, STREAM, Counts, Facts, Stage, is_stream
+from moeir.stages.base import COLLAPSE, DEPTH, DEVICE, INFERENCE_DTYPE, KEEP_EMPTY, STREAM, THREADS, Counts, Facts, Stage, is_stream
 
 if TYPE_CHECKING:
     from moeir.records.examples import Example
@@ -53,10 +53,10 @@ class Rerank(Stage):
     max_tokens: int | None = option(
         "Maximum tokens per batch [default: 4096 on a CPU, 65536 on CUDA].", None, minimum=1, affects_result=False
     )
-    threads: int | None = option("CPU threads [default: torch's].", None, minimum=1, maximum=4096, affects_result=False)
+    threads: int | None = option(**THREADS)
     dtype: str = option(**INFERENCE_DTYPE)
-    device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
-    keep_empty: bool = option("Accept documents without text.", False)
+    device: str = option(**DEVICE)
+    keep_empty: bool = option(**KEEP_EMPTY)
     tag: str | None = option("Run tag [default: moeir.rerank].", None, single_word=True, aliases=("--runtag",))
     output: Path = output_field("run", "A .trec file, or with --train JSON lines; - for stdout.", STREAM)
 

@@ -18,7 +18,7 @@ from moeir.data_sources import is_remote
 from moeir.errors import UsageError
 from moeir.fusion import FUSED
 from moeir.settings import input_field, option, output_field
-from moeir.stages.base import COLLAPSE, DEPTH, FILE_SUFFIXES, INFERENCE_DTYPE, STREAM, Counts, Facts, Stage, is_stream
+from moeir.stages.base import COLLAPSE, DEPTH, DEVICE, FILE_SUFFIXES, INFERENCE_DTYPE, STREAM, THREADS, Counts, Facts, Stage, is_stream
 
 if TYPE_CHECKING:
     from moeir.records.runs import Run
@@ -74,9 +74,9 @@ class Search(Stage):
     batch_size: int = option(
         "Queries encoded and searched together; 1 measures single-query latency.", 256, minimum=1, affects_result=False
     )
-    threads: int | None = option("CPU threads [default: torch's].", None, minimum=1, maximum=4096, affects_result=False)
+    threads: int | None = option(**THREADS)
     dtype: str = option(**INFERENCE_DTYPE)
-    device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
+    device: str = option(**DEVICE)
     tag: str | None = option("Run tag [default: moeir.EXPERT].", None, single_word=True, aliases=("--runtag",), group="Output")
     output: Path = output_field("run", "A .trec file, - for stdout, or a folder.", STREAM)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from moeir.errors import UsageError
 from moeir.settings import input_field, option
-from moeir.stages.base import COLLAPSE, DEPTH, INFERENCE_DTYPE, Stage, is_stream
+from moeir.stages.base import COLLAPSE, DEPTH, DEVICE, INFERENCE_DTYPE, THREADS, Stage, is_stream
 
 if TYPE_CHECKING:
     from moeir.serving.service import SearchService
@@ -40,9 +40,9 @@ class Serve(Stage):
     queue: int = option("Queries that may wait; more are refused with status 503.", 1024, minimum=1)
     timeout: float = option("Seconds to an answer, after which a request fails with status 504.", 30.0, above=0.0, maximum=3600.0)
     mcp: bool = option("Serve an agent over standard input and output, by the Model Context Protocol, in place of HTTP.", False)
-    threads: int | None = option("CPU threads [default: torch's].", None, minimum=1, maximum=4096, affects_result=False)
+    threads: int | None = option(**THREADS)
     dtype: str = option(**INFERENCE_DTYPE)
-    device: str = option("auto, cpu, cuda or cuda:N.", "auto", affects_result=False)
+    device: str = option(**DEVICE)
 
     def check(self) -> None:
         package = "mcp" if self.mcp else "uvicorn"

@@ -50,7 +50,7 @@ def negative_entropy(*sides: RouterOutput, scope: str = "instance") -> Tensor:
 
 
 def load_balance(*sides: RouterOutput) -> Tensor:
-    """I · Σ over experts of (share of the decisions it wins, a constant) · (its mean probability): 1 for uniform use of I experts.
+    """E · Σ over experts of (share of the decisions it wins, a constant) · (its mean probability): 1 for uniform use of E experts.
 
     Fedus et al. 2022 (Switch Transformers), eq. 4. Of several sides shares and probabilities are the mean over sides: a batch has more
     documents than queries, and a router that gives each role an expert of its own uses both equally.
@@ -64,7 +64,7 @@ def load_balance(*sides: RouterOutput) -> Tensor:
 
 
 def mean_probabilities(*sides: RouterOutput) -> Tensor:
-    """[I] mean probability of each expert, all sides weighing the same; with gradient."""
+    """[E] mean probability of each expert, all sides weighing the same; with gradient."""
     return torch.stack([side.probabilities.float().mean(0) for side in sides]).mean(0)
 
 
@@ -81,7 +81,7 @@ def role_information(*sides: RouterOutput) -> Tensor:
 
 
 def expert_usage(*sides: RouterOutput) -> Tensor:
-    """The share of each expert in all decisions, which take the arg-max, or the `top_k` most probable: [I], constants.
+    """The share of each expert in all decisions, which take the arg-max, or the `top_k` most probable: [E], constants.
 
     >>> expert_usage(RouterOutput.from_text_probabilities(torch.tensor([[0.75, 0.25], [0.5, 0.5], [0.25, 0.75]])))
     tensor([0.6667, 0.3333])

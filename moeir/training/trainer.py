@@ -28,7 +28,7 @@ from moeir.distributed import SINGLE_PROCESS, ProcessGroup
 from moeir.errors import MoeirError, UsageError
 from moeir.kernels.heap import trim_heap
 from moeir.training import param_groups, resume_state, trackers
-from moeir.training.engine import DataParallel, run_batch
+from moeir.training.data_parallel import DataParallel, run_batch
 
 LOWER_RATE_ADVICE = "start over with a lower --learning-rate and --force; until then the last saved state is kept"
 FIRST_STEP_ADVICE = "no update was made yet: check the weights, the options of --objective, and the teacher scores in the examples"

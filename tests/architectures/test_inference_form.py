@@ -145,8 +145,8 @@ def test_layers_of_own_code_stay_as_they_are(tiny_model_with_head):
     own = checkpoint.architecture.encoder.layers[1].attention
     own.__class__ = OwnAttention
     checkpoint.pack_for_inference(torch.float32)
-    assert own.joint is None and isinstance(own.output, torch.nn.Linear)
-    assert isinstance(checkpoint.architecture.encoder.layers[0].attention.joint, PackedLinear)
+    assert own.qkv is None and isinstance(own.output, torch.nn.Linear)
+    assert isinstance(checkpoint.architecture.encoder.layers[0].attention.qkv, PackedLinear)
 
 
 @needs_packing

@@ -124,8 +124,8 @@ def test_what_a_config_leaves_out_has_the_value_of_transformers(name, keys):
 @torch.no_grad()
 def test_roberta_counts_positions_from_behind_its_padding(tmp_path):
     _, ours = make_pair("roberta", tmp_path, head=False)
-    assert ours.config.positions == 16 and len(ours.embeddings.places.weight) == 18
-    ours.embeddings.places.weight[:2] = float("nan")  # the rows that belong to no token
+    assert ours.config.positions == 16 and len(ours.embeddings.positions.weight) == 18
+    ours.embeddings.positions.weight[:2] = float("nan")  # the rows that belong to no token
     assert bool(ours(PackedTokens.from_lists(random_ids(), "document")).isfinite().all())
 
 
@@ -162,8 +162,8 @@ def test_a_tower_ends_as_normalised_as_the_encoder(start, tmp_path):
     tokens = PackedTokens.from_lists(random_ids(), "document")
     lower = run_layers(ours.layers[:start], ours.embeddings(tokens), tokens)
     assert torch.equal(run_layers(ours.copy_layers_from(start), lower, tokens), ours(tokens))
-    closings = [layer.closing for layer in ours.layers]
-    assert closings[:-1] == [None] * 4 and closings[-1] is not None and "layers.4.closing.weight" in ours.state_dict()
+    final_norms = [layer.final_norm for layer in ours.layers]
+    assert final_norms[:-1] == [None] * 4 and final_norms[-1] is not None and "layers.4.final_norm.weight" in ours.state_dict()
 
 
 @torch.no_grad()

@@ -133,7 +133,7 @@ def test_packed_texts_have_the_states_and_gradients_of_each_text_alone(name, tmp
     texts, tokens = random_ids(LENGTHS), PackedTokens.from_lists(random_ids(LENGTHS), "document")
     expected, packed = torch.cat(states_alone(theirs.base_model, texts)), ours(tokens)
     assert difference(packed, expected) <= 1e-5
-    with torch.no_grad():  # a tower of copies ends as the whole does, with the closing normalisation
+    with torch.no_grad():  # a tower of copies ends as the whole does, with the final normalisation
         tower = ours.copy_layers_from(1)
         cut = run_layers(tower, run_layers(ours.layers[:1], ours.embeddings(tokens), tokens), tokens)
     assert difference(cut, expected) <= 1e-5

@@ -70,7 +70,7 @@ def causal_decoder_loss(decoder, encoder, vectors, texts, window):
     states = embed_padded(encoder, texts, vectors)
     mask = window_mask(states.shape[1], window)
     for block in decoder.blocks:
-        parts = block.joint(block.before_attention(states)).chunk(3, -1)
+        parts = block.qkv(block.before_attention(states)).chunk(3, -1)
         states = states + block.output(masked_attention(*parts, mask, block.heads))
         states = states + block.down(F.gelu(block.up(block.before_feedforward(states))))
     logits = encoder.logits(decoder.norm(states))

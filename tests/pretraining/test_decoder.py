@@ -97,7 +97,7 @@ def test_weights_start_as_the_release_draws_them():
     shape = replace(BERT, hidden=64, initializer_range=0.02)
     decoder = CausalDecoder(shape, layers=2)
     for block in decoder.blocks:
-        assert block.joint.weight.std().item() == pytest.approx(0.02, rel=0.1) and not block.joint.bias.any()
+        assert block.qkv.weight.std().item() == pytest.approx(0.02, rel=0.1) and not block.qkv.bias.any()
         for back in (block.output, block.down):
             assert back.weight.std().item() == pytest.approx(0.02 / math.sqrt(4), rel=0.1)
     assert BidirectionalDecoder(shape, layers=1).layers[0].feedforward.up.weight.std().item() == pytest.approx(0.02, rel=0.1)
@@ -113,4 +113,4 @@ def test_bidirectional_layers_are_the_encoders_own_kind_and_see_all_of_one_text(
         assert torch.allclose(states, oracles.run_layers(decoder.layers, vectors()[row], alone), atol=1e-5)
     assert type(decoder.layers[0].attention) is type(model.encoder.layers[1].attention)
     assert type(decoder.layers[0].feedforward) is type(model.encoder.layers[0].feedforward), "without experts"
-    assert (decoder.layers[1].closing is None) == (shape.prenorm is None)
+    assert (decoder.layers[1].final_norm is None) == (shape.prenorm is None)

@@ -14,7 +14,7 @@ NAMES = NameMap(
     model={"embeddings.words.": "embeddings.tok_embeddings.", "embeddings.norm.": "embeddings.norm."},
     layers={
         "attention.norm.": "attn_norm.",
-        "attention.joint.": "attn.Wqkv.",
+        "attention.qkv.": "attn.Wqkv.",
         "attention.output.": "attn.Wo.",
         "feedforward.norm.": "mlp_norm.",
         "feedforward.up.": "mlp.Wi.",

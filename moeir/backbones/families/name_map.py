@@ -24,8 +24,8 @@ OPTIONS = {
 }
 EMBEDDING_NAMES = {
     "embeddings.words.": "embeddings.word_embeddings.",
-    "embeddings.places.": "embeddings.position_embeddings.",
-    "embeddings.kinds.": "embeddings.token_type_embeddings.",
+    "embeddings.positions.": "embeddings.position_embeddings.",
+    "embeddings.token_types.": "embeddings.token_type_embeddings.",
     "embeddings.norm.": "embeddings.LayerNorm.",
 }
 LAYER_NAMES = {
@@ -85,7 +85,7 @@ class NameMap:
             if bare.startswith(self.skipped_prefixes):
                 continue
             if self.final_norm is not None and bare.startswith(self.final_norm):
-                own_names[name] = f"layers.{layers - 1}.closing." + bare.removeprefix(self.final_norm)
+                own_names[name] = f"layers.{layers - 1}.final_norm." + bare.removeprefix(self.final_norm)
             elif bare.startswith(self.layer_prefix):
                 number, _, rest = bare.removeprefix(self.layer_prefix).partition(".")
                 own_names[name] = f"layers.{number}.{_replace_prefix(rest, layer)}"
@@ -113,8 +113,8 @@ class NameMap:
             return _replace_prefix(name, self.classifier)
         if name.startswith("layers."):
             number, rest = name.removeprefix("layers.").split(".", 1)
-            if self.final_norm is not None and rest.startswith("closing."):
-                return prefix + self.final_norm + rest.removeprefix("closing.")
+            if self.final_norm is not None and rest.startswith("final_norm."):
+                return prefix + self.final_norm + rest.removeprefix("final_norm.")
             return f"{prefix}{self.layer_prefix}{number}.{_replace_prefix(rest, self.layers)}"
         return prefix + _replace_prefix(name, self.model) if name.startswith(tuple(self.model)) else name
 

@@ -13,12 +13,12 @@ NAMES = NameMap(
     layer_prefix="encoder.layers.",
     model={
         "embeddings.words.": "embeddings.word_embeddings.",
-        "embeddings.kinds.": "embeddings.token_type_embeddings.",
+        "embeddings.token_types.": "embeddings.token_type_embeddings.",
         "embeddings.norm.": "emb_ln.",
         "pooler.": "pooler.dense.",
     },
     layers={
-        "attention.joint.": "attn.Wqkv.",
+        "attention.qkv.": "attn.Wqkv.",
         "attention.output.": "attn.out_proj.",
         "attention.norm.": "norm1.",
         "feedforward.up.": "mlp.fc1.",

@@ -27,7 +27,7 @@ prepare() {
     fi
     $MOEIR index --corpus "$data/$set/corpus.jsonl.gz" --engine bm25 --output "idx/bm25/$set"
     $MOEIR search --index "idx/bm25/$set" --queries "data/$set/rest-queries.jsonl" --depth 50 --output "runs/bm25/$set-train.trec"
-    $MOEIR mine-negatives --run "runs/bm25/$set-train.trec" --qrels "data/$set/rest.tsv" --method band:first=0,last=50 --keep 8 --output "data/$set/train.jsonl"
+    $MOEIR mine-negatives --run "runs/bm25/$set-train.trec" --qrels "data/$set/rest.tsv" --method band:first=0,last=50 --negatives 8 --output "data/$set/train.jsonl"
   done
   [ -s data/squad/pool.jsonl ] || $PYTHON "$here/../sample_corpus.py" "$data/squad/corpus.jsonl.gz" data/squad/dev.tsv data/squad/pool.jsonl "$POOL"
   [ -s data/watched.jsonl ] || $PYTHON "$here/../sample_corpus.py" "$data/squad/corpus.jsonl.gz" data/squad/watched.tsv data/watched.jsonl "$((2 * WATCHED))"

@@ -235,7 +235,7 @@ def _list_maps(root: nn.Module, paths: dict[int, str]) -> list[tuple[nn.Module, 
     """The linear maps in a layer: owner, name in it, path. Gates of experts, and what follows the last layer, are none."""
     maps = []
     for owner_name, owner in root.named_modules():
-        if not isinstance(owner, TopKFeedForward) and not owner_name.startswith("closing"):
+        if not isinstance(owner, TopKFeedForward) and not owner_name.startswith("final_norm"):
             plain = [(name, part) for name, part in owner.named_children() if is_plain_linear(part) and id(part.weight) in paths]
             maps += [(owner, name, paths[id(part.weight)]) for name, part in plain]
     return maps

@@ -1,15 +1,22 @@
 """The scripts on when competition helps run whole at toy size; what their programs write and compute."""
 
 import multiprocessing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
+from moeir.architectures.base import EncoderOutput
 from moeir.records import qrels, texts
+from moeir.representations.dense import Dense
+from moeir.representations.sparse import Sparse
+from moeir.training import objectives, regularizers
+from moeir.training.losses import EncodedBatch
 from tests.examples.shell import EVIDENCE, Experiment, run_program
 from tests.test_evidence_tables import load_program
 
@@ -57,7 +64,7 @@ def test_a_cut_vocabulary_reads_the_same_texts_with_the_same_vectors(tiny_model:
 def test_summed_losses_and_raw_scores(experiment: Experiment, tmp_path: Path) -> None:
     experiment.run("confound.sh", LIBRARY=Path(multiprocessing.__file__).parent)
     rows = experiment.rows("confound-toy-custom")
-    assert rows.keys() == {"bm25", "start-wide-1", "summed-wide-1", "averaged-wide-1", "competitive-wide-1"}
+    assert rows.keys() == {"bm25", "start-wide-1", *(f"{arm}-wide-1" for arm in ("summed", "averaged", "competitive", "rescaled"))}
     objectives = {name: rows[f"{name}-wide-1"]["trainings"][""]["settings"]["objective"] for name in ("summed", "averaged", "competitive")}
     assert "standardised=1,normalise_standardised=false," in objectives["summed"] and "flops_document=3e-2" in objectives["summed"]
     assert objectives["averaged"] == objectives["summed"].replace("false", "true")
@@ -66,10 +73,28 @@ def test_summed_losses_and_raw_scores(experiment: Experiment, tmp_path: Path) ->
     assert fitted and not {text.text for text in tested.values()} & {text.text for text in fitted.values()}
 
 
+def test_rescaled_shares_have_the_loss_of_learning_alike_and_the_gradient_of_competition_times_one_factor() -> None:
+    generator = torch.Generator().manual_seed(3)
+    vectors = [(3 * torch.rand(count, 4, generator=generator)).requires_grad_() for count in (5, 15, 5, 15)]
+    queries, documents = (
+        EncoderOutput({"dense": Dense(vectors[side]), "sparse": Sparse.from_matrix(vectors[side + 2])}) for side in (0, 1)
+    )
+    batch = EncodedBatch(queries, documents, torch.zeros(5, 15, dtype=torch.bool), 0, 10)
+    penalty, none = (regularizers.RegularizerWeights(flops_query=weight, flops_document=weight) for weight in (0.1, 0.0))
+    compete = partial(objectives.competitive, batch, normalise_standardised=True, temperature=0.3)
+    output = load_program("rescaled_shares").rescaled(batch, temperature=0.3, regularizers=penalty)
+    torch.testing.assert_close(output.loss, compete(standardised=1, regularizers=penalty).loss)
+    factor = output.metrics["rescaling"]
+    assert factor > 1.05 and output.metrics["loss"] == output.loss
+    shares, penalised = (compete(standardised=0, regularizers=weights).loss for weights in (none, penalty))
+    actual, wanted = (torch.autograd.grad(loss, vectors, retain_graph=True) for loss in (output.loss, factor * shares + penalised - shares))
+    torch.testing.assert_close(actual, wanted)
+
+
 def test_more_steps_and_unnamed_positives(experiment: Experiment) -> None:
     experiment.run("slower.sh", LIBRARY=Path(multiprocessing.__file__).parent)
-    rows = experiment.rows("slower-toy-custom")
-    assert rows.keys() == {f"{arm}-0-1" for arm in ("start", "standardised", "competitive", "standardised4", "competitive4", "permuted4")}
+    rows, quadrupled = experiment.rows("slower-toy-custom"), ("standardised4", "competitive4", "permuted4")
+    assert rows.keys() == {f"{arm}-0-1" for arm in ("start", "standardised", "competitive", "rescaled", *quadrupled)}
     steps = {name: row["trainings"][""]["settings"]["steps"] for name, row in rows.items()}
     assert steps["competitive-0-1"] == 2 and steps["standardised4-0-1"] == steps["permuted4-0-1"] == 8
     unnamed = experiment._replace(folder=experiment.folder / "unnamed")

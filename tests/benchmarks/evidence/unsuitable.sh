@@ -3,7 +3,7 @@
 #
 # Declared: declarations/unsuitable.yaml
 # Rows:     prepare, the collection and the model; start-SHARE-SEED, a start; ARM-SHARE-SEED for the arms standardised, competitive, loss,
-#           permuted and learnability, which go on from it; SHARE of 0 and 60 (per cent of keys), and wide: 0 with experts that are not bounded
+#           permuted, learnability and rescaled, which go on from it; SHARE of 0 and 60 (per cent of keys), and wide: 0 with experts that are not bounded
 # Sizes:    cores: MiniLM's first 3 layers, 40 + 60 steps of 8 queries x (1 + 3) passages of 32 tokens, seeds 1 to 6; about a minute of one core a training
 #           h200:  MiniLM whole, 200 + 600 steps of 32 x (1 + 7), 128 tokens, seeds 1 to 6, shares 0, 30 and 60: about 5 hours, estimated
 # The collection is made of the docstrings of the installed Python (LIBRARY, a folder of sources); DATA_FOLDER is not read: any folder will do.
@@ -18,13 +18,14 @@ FIRST=${FIRST:-$(sized 320 1600 6)} SECOND=${SECOND:-$(sized "${fork_second:-800
 TEMPERATURE=${TEMPERATURE:-0.2} SHARES=${SHARES:-$(sized "0 60" "0 30 60" 60)} SEEDS=${SEEDS:-$(sized "1 2 3 4 5 6" "1 2 3 4 5 6" 1)} LIBRARY=${LIBRARY:-}
 for set in test plain key; do corpora[$set]=data/test-corpus.jsonl queries[$set]=data/test-queries.jsonl qrels[$set]=data/$set.tsv; done
 corpora[dev]=data/test-corpus.jsonl queries[dev]=data/dev-queries.jsonl qrels[dev]=data/dev.tsv
-arms="summed averaged standardised competitive loss permuted learnability" flops=${fork_flops:-5e-4}
+arms="summed averaged standardised competitive loss permuted learnability rescaled" flops=${fork_flops:-5e-4}
+ln -sf "$here/rescaled_shares.py" . # own code is read from the working directory
 
-learned() { # NAME MODEL PART STEPS SEED SHARES [FLAGS]: objectives differ in SHARES alone
-  local output=ckpt/$1 start=$2 part=$3 steps=$4 seed=$5 shares=$6
+learned() { # NAME MODEL PART STEPS SEED OBJECTIVE [FLAGS]: objectives differ in their shares alone
+  local output=ckpt/$1 start=$2 part=$3 steps=$4 seed=$5 objective=$6
   shift 6
   $MOEIR finetune --model "$start" --train "data/$part.jsonl" --corpus data/corpus.jsonl --queries "data/$part-queries.jsonl" --steps "$steps" \
-    --objective "competitive:$shares,flops_query=$flops,flops_document=$flops" --batch-size "$BATCH" \
+    --objective "$objective,flops_query=$flops,flops_document=$flops" --batch-size "$BATCH" \
     --negatives "$NEGATIVES" --learning-rate 1e-4 --group-rate heads.local=1e-3 --seed "$seed" --output "$output" "$@"
 }
 
@@ -48,27 +49,30 @@ prepare() {
   [ -z "${fork_fusions:-}" ] || bm25 test plain
 }
 
-run_row() { # ARM-SHARE-SEED; ARM4 trains for four times the steps
-  local arm share seed shares bounded=,$BOUNDED part steps=$STEPS
+run_row() { # ARM-SHARE-SEED; ARM4 trains for four times the steps. A start whose record exists and whose weights do not is trained again
+  local arm share seed alike=competitive:standardised=1,normalise_standardised=true competing=competitive:standardised=0,normalise_standardised=true
+  local objective bounded=,$BOUNDED part steps=$STEPS flags=() start
   IFS=- read -r arm share seed <<<"$1"
+  start=start-$share-$seed
   if [ "$share" = wide ]; then bounded='' part=0; else part=$share; fi
   if [ "${arm%4}" != "$arm" ]; then arm=${arm%4} steps=$((4 * STEPS)); fi
   case $arm in
-  start | standardised | averaged) shares=standardised=1,normalise_standardised=true ;;
-  summed) shares=standardised=1,normalise_standardised=false ;;
-  competitive) shares=standardised=0,temperature=$TEMPERATURE,normalise_standardised=true ;;
-  loss) shares=standardised=0,shares=loss,temperature=1,normalise_standardised=true ;;
-  permuted) shares=standardised=0,temperature=$TEMPERATURE,permuted=true,normalise_standardised=true ;;
-  learnability) shares=standardised=0,shares=learnability,temperature=0.1,normalise_standardised=true ;;
+  start | standardised | averaged) objective=$alike ;;
+  summed) objective=${alike/true/false} ;;
+  competitive) objective=$competing,temperature=$TEMPERATURE ;;
+  loss) objective=$competing,shares=loss,temperature=1 ;;
+  permuted) objective=$competing,temperature=$TEMPERATURE,permuted=true ;;
+  learnability) objective=$competing,shares=learnability,temperature=0.1 ;;
+  rescaled) objective=rescaled_shares:rescaled:temperature=$TEMPERATURE flags=(--clip 0) ;;
   esac
   say "training $1"
+  learned "$start" data/model "first-$part" "$FIRST_STEPS" "$seed" "$alike" --query-length "$QUERY_LENGTH" --document-length "$LENGTH" \
+    --arch "came:shared_layers=$SHARED_LAYERS,pooling=mean,normalise=true,global_scale=20,local_scale=0.5$bounded"
   if [ "$arm" = start ]; then
-    learned "$1" data/model "first-$part" "$FIRST_STEPS" "$seed" "$shares" --query-length "$QUERY_LENGTH" --document-length "$LENGTH" \
-      --arch "came:shared_layers=$SHARED_LAYERS,pooling=mean,normalise=true,global_scale=20,local_scale=0.5$bounded"
-    KEEP=yes tried "$1"
+    KEEP=yes tried "$start"
   else
-    same_weights "start-$share-$seed" "ckpt/start-$share-$seed"
-    learned "$1" "ckpt/start-$share-$seed" "second-$part" "$steps" "$seed" "$shares"
+    same_weights "$start" "ckpt/$start"
+    learned "$1" "ckpt/$start" "second-$part" "$steps" "$seed" "$objective" ${flags[@]+"${flags[@]}"}
     tried "$1"
   fi
 }

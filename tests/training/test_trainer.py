@@ -25,26 +25,26 @@ from tests.oracles import training as oracles
 from tests.training.toy_examples import Killed, identical, kill_at, metric_lines, tokenize_in_memory, untimed_metrics
 
 STEPS = 5
-CAME = "came:shared_layers=2,local_dim=8,normalise=true,global_scale=10"
+CAME = "came:shared_layers=1,local_dim=8,normalise=true,global_scale=10"
 COMPETITIVE = partial(objectives.competitive, standardised=0.4, regularizers=RegularizerWeights(flops_query=1e-4, flops_document=1e-4))
 
 
 @pytest.fixture(scope="module")
-def learning(toy, tiny_model_with_head):
+def learning(toy, two_layers):
     """`learning(folder, …)` trains on the toy texts, each query's document against all others -> checkpoint and counts."""
     documents = {text.id: text.content for text in read_texts(toy / "corpus.jsonl")}
     queries = {name: text.split(".")[0] for name, text in documents.items()}
     examples = [Example(name, (name,), tuple(other for other in documents if other != name)) for name in documents]
 
-    def learned(folder, *, spec=CAME, objective=COMPETITIVE, steps=STEPS, rate=1e-3, dtype=torch.float32, log_every=1, **options):
+    def learned(folder, *, spec=CAME, objective=COMPETITIVE, dtype=torch.float32, log_every=1, **options):
         folder.mkdir(exist_ok=True)
-        checkpoint = build_checkpoint(tiny_model_with_head, spec, {"query_length": 10, "document_length": 20})
+        checkpoint = build_checkpoint(two_layers, spec, {"query_length": 10, "document_length": 20})
         sampler = make_sampler(examples, batch_size=4, negatives=3, seed=1, source="toy")
         texts = tokenize_in_memory(checkpoint, queries, documents)
         speed = LearningSpeed(texts.kind_count, 3)
-        task = RetrievalTask(checkpoint, sampler, texts, objective, steps, dtype, speed=speed)
+        task = RetrievalTask(checkpoint, sampler, texts, objective, STEPS, dtype, speed=speed)
         state = speed.tensors
-        counts = train(task, Schedule(steps, rate, **options), folder, device="cpu", log_every=log_every, objective_state=state)
+        counts = train(task, Schedule(STEPS, 1e-3, **options), folder, device="cpu", log_every=log_every, objective_state=state)
         return checkpoint, counts
 
     return learned
@@ -82,11 +82,10 @@ def undisturbed(learning, tmp_path_factory):
 @pytest.mark.parametrize(
     "options",
     [
-        {"objective": partial(COMPETITIVE, shares="loss", permuted=True), "dtype": torch.bfloat16},
-        {"objective": partial(COMPETITIVE, standardised=0.0, shares="learnability", temperature=0.01)},
-        *({"spec": spec, "weight_decay": 0.1} for spec in ("taser:experts=24,gates=per_layer", "sbmoe:experts=24")),
+        {"objective": partial(COMPETITIVE, standardised=0.0, shares="learnability", temperature=0.01), "dtype": torch.bfloat16},
+        {"spec": "taser:experts=24,gates=per_layer,every=0", "weight_decay": 0.1},
     ],
-    ids=["shares of losses, bfloat16", "learnability", "gates per layer", "sbmoe"],
+    ids=["learnability, bfloat16", "gates per layer"],
 )
 def test_trainings_of_every_kind_go_on_to_the_same_bytes(options, learning, tmp_path):
     """Even if some expert has met no text, and has no moments."""
@@ -163,12 +162,9 @@ def test_an_infinite_gradient_stops_the_training_with_one_line(learning, tmp_pat
     assert "\n" not in str(caught.value) and metric_lines(tmp_path) == []
 
 
-def test_the_seed_and_the_step_decide_what_dropout_drops(learning, tmp_path):
-    losses = {}
-    for name, seed in (("a", 1), ("b", 2), ("c", 1)):
-        learning(tmp_path / name, steps=2, rate=1e-9, seed=seed)
-        losses[name] = [line["loss"] for line in metric_lines(tmp_path / name)]
-    assert losses["a"] == losses["c"] and not set(losses["a"]) & set(losses["b"])
+def test_another_seed_drops_other_things(learning, undisturbed, tmp_path):
+    learning(tmp_path, seed=2)
+    assert metric_lines(tmp_path)[0]["loss"] != metric_lines(undisturbed[0])[0]["loss"]
 
 
 class LeastSquares:

@@ -191,7 +191,7 @@ def test_texts_go_once_their_tokens_are_there(tmp_path, reader, monkeypatch):
     monkeypatch.setattr("moeir.artifacts.manifests.MAX_HASH_THREADS", 1)  # each thread holds 256 KiB, and how many run at once is chance
     count, peaks, remaining = 200, [], []
     query_file, _ = write_collection(tmp_path, "queries", count)
-    for times in (2, 20, 300):  # the first warms up
+    for times in (2, 10, 100):  # the first warms up
         corpus = tmp_path / "documents.tsv"
         corpus.write_text("".join(f"d{row}\t{animal_text(row) * times}\n" for row in range(count + 2)))
         gc.collect()
@@ -204,8 +204,8 @@ def test_texts_go_once_their_tokens_are_there(tmp_path, reader, monkeypatch):
         remaining.append(tracemalloc.get_traced_memory()[0])
         tracemalloc.stop()
         assert len(dataset.cache) == 2 * count + 1
-    grown = corpus.stat().st_size * (1 - 20 / 300)
-    assert grown > 2_500_000
+    grown = corpus.stat().st_size * (1 - 10 / 100)
+    assert grown > 800_000
     assert (peaks[2] - peaks[1]) < grown / 3  # five texts of a chunk at once, never two hundred
     assert (remaining[2] - remaining[1]) < grown / 10
 

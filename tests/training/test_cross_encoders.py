@@ -8,7 +8,6 @@ import torch
 
 from moeir.architectures.base import EncoderOutput
 from moeir.architectures.initialize import build_checkpoint
-from moeir.errors import UsageError
 from moeir.representations.dense import Dense
 from moeir.training import objectives
 from tests.oracles import training as oracles
@@ -48,20 +47,6 @@ def test_bce_of_a_group_by_hand():
     assert float(objectives.bce(batch_of_scores([2.0, 1.0]), positive_weight=3.0).loss) == pytest.approx(
         (3 * 0.126928 + 1.313262) / 2, abs=1e-6
     )
-
-
-def test_lce_leaves_out_what_a_retriever_meets_of_other_queries():
-    generator = torch.Generator().manual_seed(1)
-    queries, documents = (EncoderOutput({"global": Dense(torch.randn(count, 5, generator=generator))}) for count in (2, 6))
-    batch = objectives.EncodedBatch(queries, documents, torch.zeros(2, 6, dtype=torch.bool), 0, 1)
-    scores = queries["global"].scores(documents["global"]).tolist()
-    expected = [oracles.info_nce(scores[0][:3], 0), oracles.info_nce(scores[1][3:], 0)]
-    assert float(objectives.lce(batch).loss) == pytest.approx(np.mean(expected), abs=1e-6)
-
-
-def test_a_query_without_negatives_is_refused():
-    with pytest.raises(UsageError, match="--negatives 0: this objective compares a positive with its own negatives"):
-        objectives.lce(batch_of_scores([1.0]))
 
 
 @pytest.fixture(scope="module")

@@ -103,7 +103,10 @@ def test_a_development_set_chooses_the_weights_and_the_manifest_says_so(finetune
     value_by_step = {line["step"]: line["dev.fused.nDCG@10"] for line in metrics if "dev.fused.nDCG@10" in line}
     assert list(value_by_step) == [3, 6, 9] and result.stderr.count(": development nDCG@10") == 3
     best = counts["development"]
-    assert best["value"] == max(value_by_step.values()) == value_by_step[best["step"]] and best["documents"] == 12
+    assert (best["value"], -best["step"]) == max((value, -step) for step, value in value_by_step.items())
+    sizes = {"measure": "nDCG@10", "queries": 6, "documents": 12, "kept": "best", "evaluations": 3, "stopped_after": None}
+    assert best | sizes == best and best.keys() == {*sizes, "value", "step"}
+    assert {f"dev.{name}.nDCG@10" for name in ("fused", "lexical", "local", "global")} <= metrics[2].keys()
     assert not (tmp_path / "out" / "resume").exists()
     assert "to compete" not in result.stderr + moeir("report", "--training", tmp_path / "out").stdout, "of contrastive trainings"
 

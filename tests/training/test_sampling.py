@@ -10,7 +10,7 @@ from moeir.errors import DataError
 from moeir.records import examples
 from moeir.records.examples import Example
 from moeir.records.texts import Text
-from moeir.training.sampling import BatchIds, MultiDatasetSampler, check_training_examples, make_sampler
+from moeir.training.sampling import BatchIds, MultiDatasetSampler, make_sampler
 from moeir.training.text_stream import RowIndex, TextStream
 from moeir.training.token_cache import ShardSpec, shard_texts
 
@@ -139,13 +139,6 @@ def test_no_examples_or_negatives_are_refused():
         make_toy_sampler([])
     with pytest.raises(DataError, match=r"query q0 has no negatives; mine some, or train with --negatives 0"):
         make_toy_sampler(make_examples(negatives=0))
-
-
-def test_examples_that_name_absent_texts_are_refused():
-    sampler = make_toy_sampler(make_examples(1))
-    check_training_examples(sampler, {"q0"}, texts := {"p0.0", "p0.1", *sampler.examples[0].negative_ids}, "train.jsonl", None)
-    with pytest.raises(DataError, match=r"train.jsonl: query q0 names document n0.8, which is not in the corpus"):
-        check_training_examples(sampler, {"q0"}, texts - {"n0.8"}, "train.jsonl", None)
 
 
 def test_negatives_that_repeat_and_a_batch_of_all_queries_are_logged(caplog):

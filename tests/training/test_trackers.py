@@ -44,13 +44,13 @@ def wandb(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def sources(tmp_path_factory, toy, tiny_model_with_head):
+def sources(tmp_path_factory, toy, two_layers):
     path = tmp_path_factory.mktemp("tracked") / "train.jsonl"
     path.write_text('{"query_id": "t1", "positive_ids": ["owl"], "negative_ids": ["cat", "bat"]}\n')
     texts = ("--corpus", toy / "corpus.jsonl", "--queries", toy / "train-queries.jsonl", "--query-length", 16, "--document-length", 32)
     sizes = ("--steps", 4, "--batch-size", 1, "--negatives", 1, "--dtype", "float32", "--save-minutes", 0)
-    arch = ("--arch", "came:shared_layers=2,local_dim=8", "--objective", "competitive")
-    return ("finetune", "--model", tiny_model_with_head, *arch, "--train", path, *texts, *sizes)
+    arch = ("--arch", "came:shared_layers=1,local_dim=8", "--objective", "competitive")
+    return ("finetune", "--model", two_layers, *arch, "--train", path, *texts, *sizes)
 
 
 def run_finetune(sources, output, *flags):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from moeir.training.trainer import METRICS_FILE
+from tests.processes import read_metrics
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def finetune(moeir, toy, two_layers, shop, tmp_path):
         result = moeir("finetune", "--model", two_layers, "--arch", arch, *sources, *sizes, *options, "--output", tmp_path / name)
         assert result.code == 0, result.stderr
         counts = json.loads((tmp_path / name / "manifest.json").read_text())["counts"]
-        return result, counts, [json.loads(line) for line in (tmp_path / name / METRICS_FILE).read_text().splitlines()]
+        return result, counts, read_metrics(tmp_path / name)
 
     return run
 
@@ -82,7 +82,7 @@ def test_each_data_set_has_the_prompt_that_is_named_for_its_queries(moeir, toy, 
     for name, flags in runs.items():
         result = moeir("finetune", "--model", two_layers, "--arch", "dense", *sources, *flags, "--output", tmp_path / name)
         assert result.code == 0, result.stderr
-        losses[name] = [json.loads(line)["loss"] for line in (tmp_path / name / METRICS_FILE).read_text().splitlines()]
+        losses[name] = [line["loss"] for line in read_metrics(tmp_path / name)]
     assert losses["named"] == losses["written"] and len({tuple(one) for one in losses.values()}) == 3
     reading = json.loads((tmp_path / "named/moeir.json").read_text())["reading"]
     assert (reading["query_prefix"], reading["prompts"]) == ("mice ", prompts)

@@ -11,6 +11,7 @@ import pytest
 from moeir.analysis import training_monitor
 from moeir.training import trackers
 from tests.conftest import run_in_process
+from tests.processes import read_metrics
 from tests.training.toy_examples import interrupt_before_step
 
 needs_tensorboard = pytest.mark.skipif(
@@ -69,7 +70,7 @@ def test_the_steps_of_a_killed_training_go_on_in_the_same_run_and_the_product_is
     assert first["project"] == "moeir" and first["name"] == "out" and first["dir"] == str(tmp_path / "out.wandb")
     assert first["id"] == second["id"] and second["resume"] == "allow" and first["config"]["steps"] == 4
     (logged,) = wandb.logged.values()
-    lines = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
+    lines = read_metrics(tmp_path / "out")
     assert [step for step, _ in logged] == [1, 2, 3, 4] and len(wandb.finished) == 2
     grouped = [{name.replace(".", "/", 1): value for name, value in line.items() if name != "step"} for line in lines[2:]]
     assert [values for _, values in logged][2:] == grouped

@@ -22,7 +22,8 @@ from moeir.training.retrieval_task import RetrievalTask
 from moeir.training.sampling import make_sampler
 from moeir.training.trainer import METRICS_FILE, Schedule, train
 from tests.oracles import training as oracles
-from tests.training.toy_examples import Killed, identical, kill_at, metric_lines, tokenize_in_memory, untimed_metrics
+from tests.processes import read_metrics
+from tests.training.toy_examples import Killed, identical, kill_at, tokenize_in_memory, untimed_metrics
 
 STEPS = 5
 CAME = "came:shared_layers=1,local_dim=8,normalise=true,global_scale=10"
@@ -104,7 +105,7 @@ def test_a_loss_that_is_no_number_ends_the_training_at_its_step_and_is_never_sav
         learning(tmp_path, objective=objective, save_minutes=0.0, log_every=log_every)
     saved = tmp_path / RESUME / "state" / "state.json"
     assert json.loads(saved.read_text())["step"] == 2
-    assert [line["step"] for line in metric_lines(tmp_path)] == [1, 2], "earlier steps are logged"
+    assert [line["step"] for line in read_metrics(tmp_path)] == [1, 2], "earlier steps are logged"
 
 
 @pytest.mark.parametrize("moment", ["_fsync", "_swap_into_place"])
@@ -132,7 +133,7 @@ def test_a_kill_in_the_middle_of_a_save_loses_that_save_only(moment, learning, u
 def test_metrics_hold_what_is_promised(undisturbed):
     folder, checkpoint, counts = undisturbed
     assert not checkpoint.architecture.training, "it encodes without dropout"
-    metrics = metric_lines(folder)
+    metrics = read_metrics(folder)
     assert [line["step"] for line in metrics] == [1, 2, 3, 4, 5]
     names = {f"{word}.{expert}" for word in ("loss", "share", "spread", "rank", "wins") for expert in ("lexical", "local", "global")}
     names |= {f"{word}.lexical.{side}" for word in ("flops", "terms") for side in ("query", "document")}
@@ -154,12 +155,12 @@ def test_an_infinite_gradient_stops_the_training_with_one_line(learning, tmp_pat
 
     with pytest.raises(MoeirError, match=r"step 1: the gradient norm is (nan|inf); start over with a lower --learning-rate") as caught:
         learning(tmp_path, objective=infinite)
-    assert "\n" not in str(caught.value) and metric_lines(tmp_path) == []
+    assert "\n" not in str(caught.value) and read_metrics(tmp_path) == []
 
 
 def test_another_seed_drops_other_things(learning, undisturbed, tmp_path):
     learning(tmp_path, seed=2)
-    assert metric_lines(tmp_path)[0]["loss"] != metric_lines(undisturbed[0])[0]["loss"]
+    assert read_metrics(tmp_path)[0]["loss"] != read_metrics(undisturbed[0])[0]["loss"]
 
 
 class LeastSquares:
@@ -191,7 +192,7 @@ def test_accumulated_batches_are_one_large_batch(clip, tmp_path):
         weight = weight * (1 - 0.1 * 0.5) - 0.1 * (moment / (1 - 0.9 ** (step + 1))) / ((square / (1 - 0.999 ** (step + 1))).sqrt() + 1e-8)
     began = time.monotonic()
     train(task, Schedule(2, 0.1, 0.0, weight_decay=0.5, decay="constant", clip=clip, accumulate=4), tmp_path, device="cpu")
-    for line, values in zip(metric_lines(tmp_path), expected, strict=True):
+    for line, values in zip(read_metrics(tmp_path), expected, strict=True):
         assert {name: line[name] for name in values} == pytest.approx(values, rel=1e-5) and line["tokens"] == 8
     assert task.model.weight[0].tolist() == pytest.approx(weight.tolist(), rel=1e-5)
-    assert 0 < sum(line["seconds"] for line in metric_lines(tmp_path)) <= time.monotonic() - began
+    assert 0 < sum(line["seconds"] for line in read_metrics(tmp_path)) <= time.monotonic() - began

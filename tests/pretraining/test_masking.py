@@ -20,16 +20,12 @@ WORDS = WordVocabulary((NUMBERS >= 5) & (NUMBERS < 30), (NUMBERS < 5) | ((NUMBER
 TEXTS = st.lists(st.lists(st.integers(0, 39), min_size=1, max_size=30), min_size=1, max_size=8)
 
 
-def pack(texts):
-    return np.array([token for text in texts for token in text]), np.cumsum([0, *map(len, texts)])
-
-
 def mask(texts, rate, *, seed=1, epoch=0, copy=0):
     """The masked ids and masked positions of each text."""
-    ids, starts = pack(texts)
-    masked_ids, is_masked = mask_tokens(ids, starts, text_keys(seed, epoch, copy, np.arange(len(texts))), rate, WORDS)
-    cuts = list(zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True))
-    return [(masked_ids[begin:end].tolist(), np.flatnonzero(is_masked[begin:end]).tolist()) for begin, end in cuts]
+    starts = np.cumsum([0, *map(len, texts)])
+    masked_ids, is_masked = mask_tokens(np.concatenate(texts), starts, text_keys(seed, epoch, copy, np.arange(len(texts))), rate, WORDS)
+    cuts = starts[1:-1]
+    return [(ids.tolist(), np.flatnonzero(masks).tolist()) for ids, masks in zip(np.split(masked_ids, cuts), np.split(is_masked, cuts))]
 
 
 def test_a_worked_example():

@@ -140,15 +140,6 @@ def test_another_scope_of_the_entropy_is_refused():
         RegularizerWeights(entropy_of="text")
 
 
-def flops_cost(summed_experts, step=0, **options):
-    """The FLOPS penalty of two sides of one sparse and one dense expert."""
-    sides = [
-        EncoderOutput({"lexical": Sparse.from_matrix(weights), "global": Dense(torch.zeros(2, 3))}, {}, summed_experts)
-        for weights in (torch.tensor([[2.0, 0.0], [0.0, 0.0]]), torch.tensor([[0.0, 4.0], [2.0, 0.0]]))
-    ]
-    return float(regularizers.RegularizerWeights(**options).flops_penalty(*sides, step)[0])
-
-
 ALONE, SUMMED = {"one": ("lexical",), "other": ("global",)}, {"both": ("lexical", "global")}
 FLOPS = 1.0, 5.0  # mean weights (1, 0) of queries and (1, 2) of documents
 
@@ -157,4 +148,8 @@ FLOPS = 1.0, 5.0  # mean weights (1, 0) of queries and (1, 2) of documents
     ("groups", "weight"), [({}, 0.01), (ALONE, 0.01), ({"sum": ("global", "local"), "x": ("lexical",)}, 0.01), (SUMMED, 0.0)]
 )
 def test_flops_weigh_a_hundredth_unless_the_expert_is_summed_with_another(groups, weight):
-    assert flops_cost(groups) == pytest.approx(weight * sum(FLOPS))
+    sides = [
+        EncoderOutput({"lexical": Sparse.from_matrix(weights), "global": Dense(torch.zeros(2, 3))}, {}, groups)
+        for weights in (torch.tensor([[2.0, 0.0], [0.0, 0.0]]), torch.tensor([[0.0, 4.0], [2.0, 0.0]]))
+    ]
+    assert float(RegularizerWeights().flops_penalty(*sides, 0)[0]) == pytest.approx(weight * sum(FLOPS))

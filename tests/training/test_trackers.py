@@ -14,10 +14,6 @@ from tests.conftest import run_in_process
 from tests.processes import read_metrics
 from tests.training.toy_examples import interrupt_before_step
 
-needs_tensorboard = pytest.mark.skipif(
-    not any(map(importlib.util.find_spec, trackers.PACKAGES["tensorboard"])), reason="neither tensorboard nor tensorboardX is installed"
-)
-
 
 class FakeWandb(types.ModuleType):
     """Runs by id, and the values logged to them."""
@@ -83,7 +79,9 @@ def test_the_steps_of_a_killed_training_go_on_in_the_same_run_and_the_product_is
     assert len(wandb.logged) == 2, "starting over begins another run"
 
 
-@needs_tensorboard
+@pytest.mark.skipif(
+    not any(map(importlib.util.find_spec, trackers.PACKAGES["tensorboard"])), reason="neither tensorboard nor tensorboardX is installed"
+)
 def test_tensorboard_has_every_step_and_forgets_what_a_kill_has_taken_back(sources, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         interrupt_before_step(patch, 3)

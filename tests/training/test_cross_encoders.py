@@ -24,29 +24,26 @@ from tests.training.toy_examples import (
 RULES = {"query_length": 12, "document_length": 28}
 
 
-def batch_of_scores(*rows, teacher=None):
+def batch_of_scores(rows):
     """A batch whose pairs have these scores, a row for each query."""
     count, size = len(rows), len(rows[0])
-    pairs = EncoderOutput({"relevance": Dense(torch.tensor([score for row in rows for score in row])[:, None])})
-    owners = torch.arange(count * size) // size
-    ignored = owners != torch.arange(count)[:, None]
-    unit_queries = EncoderOutput({"relevance": Dense(torch.ones(count, 1))})
-    return objectives.EncodedBatch(unit_queries, pairs, ignored, 0, 1, None if teacher is None else torch.tensor(teacher))
+    pairs = EncoderOutput({"relevance": Dense(torch.tensor(rows).view(-1, 1))})
+    ignored = torch.arange(count * size) // size != torch.arange(count)[:, None]
+    return objectives.EncodedBatch(EncoderOutput({"relevance": Dense(torch.ones(count, 1))}), pairs, ignored, 0, 1)
 
 
-def test_lce_of_a_group_by_hand():
-    """exp(2) / (exp(2) + exp(1) + exp(0)) = 0.6652, so 0.4076; and 0.5 against 0.5 is log 2."""
-    assert float(objectives.lce(batch_of_scores([2.0, 1.0, 0.0])).loss) == pytest.approx(0.40760596)
-    assert float(objectives.lce(batch_of_scores([2.0, 1.0, 0.0], [1.0, 1.0, -40.0])).loss) == pytest.approx((0.40760596 + math.log(2)) / 2)
-    assert float(objectives.lce(batch_of_scores([2.0, 1.0, 0.0]), temperature=2.0).loss) == pytest.approx(0.68026967)
-
-
-def test_bce_of_a_group_by_hand():
-    """-log σ(2) = 0.1269, -log(1 - σ(1)) = 1.3133, -log(1 - σ(0)) = 0.6931: their mean is 0.7111."""
-    assert float(objectives.bce(batch_of_scores([2.0, 1.0, 0.0])).loss) == pytest.approx((0.126928 + 1.313262 + 0.693147) / 3, abs=1e-6)
-    assert float(objectives.bce(batch_of_scores([2.0, 1.0]), positive_weight=3.0).loss) == pytest.approx(
-        (3 * 0.126928 + 1.313262) / 2, abs=1e-6
-    )
+@pytest.mark.parametrize(
+    ("objective", "rows", "options", "loss"),
+    [
+        (objectives.lce, [[2.0, 1.0, 0.0]], {}, 0.40760596),  # exp(2) / (exp(2) + exp(1) + exp(0)) = 0.6652
+        (objectives.lce, [[2.0, 1.0, 0.0], [1.0, 1.0, -40.0]], {}, (0.40760596 + math.log(2)) / 2),  # 0.5 against 0.5 is log 2
+        (objectives.lce, [[2.0, 1.0, 0.0]], {"temperature": 2.0}, 0.68026967),
+        (objectives.bce, [[2.0, 1.0, 0.0]], {}, 0.71111229),  # -log σ(2) = 0.1269, -log(1 - σ(1)) = 1.3133, -log(1 - σ(0)) = 0.6931
+        (objectives.bce, [[2.0, 1.0]], {"positive_weight": 3.0}, (3 * 0.12692801 + 1.31326169) / 2),
+    ],
+)
+def test_losses_of_groups_are_those_by_hand(objective, rows, options, loss):
+    assert float(objective(batch_of_scores(rows), **options).loss) == pytest.approx(loss)
 
 
 @pytest.fixture(scope="module")

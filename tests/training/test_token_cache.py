@@ -176,7 +176,7 @@ def test_texts_go_once_their_tokens_are_there(tmp_path, reader, monkeypatch):
     monkeypatch.setattr(token_files, "MAX_CHUNK_TEXTS", 5)
     monkeypatch.setattr("moeir.training.text_stream.HEAD_FIT_DOCUMENTS", 5)
     monkeypatch.setattr("moeir.records.lines.BLOCK_BYTES", 1 << 12)
-    monkeypatch.setattr("moeir.artifacts.manifests.MAX_HASH_THREADS", 1)  # each thread holds 256 KiB, and how many run at once is chance
+    monkeypatch.setattr("moeir.artifacts.manifests.HASH_BLOCK_BYTES", 1 << 12)  # of a file, which each thread that hashes holds
     count, peaks, remaining = 200, [], []
     query_file, _ = write_collection(tmp_path, "queries", count)
     for times in (2, 10, 100):  # the first warms up

@@ -5,14 +5,14 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from moeir.artifacts import atomic_write, manifests, unfinished
 from moeir.errors import ArtifactError, UsageError
-from tests.kill_points import DISK_CALLS, each_disk_call, kill_at, kill_points, wrap_calls
+from tests.kill_points import DISK_CALLS, wrap_calls
 
 OLD = {"stage": "encode", "settings": {"dtype": "float32"}, "sources": {"corpus": ["1"]}}
 NEW = {"stage": "encode", "settings": {"dtype": "bfloat16"}, "sources": {"corpus": ["1"]}}
@@ -123,77 +123,51 @@ def test_unfinished_work_stays_in_a_new_folder(tmp_path):
     assert state(tmp_path / "new" / "out") == "new"
 
 
-def check_each_moment(
-    tmp_path: Path,
-    folder: bool,
-    exists: bool,
-    disturb: Callable,
-    moments: Iterable[int],
-    *,
-    missing: bool = False,
-    clean: bool = False,
-) -> int:
-    """Disturb the making of a product at each moment: the old or the new is there, and the next run gives the new -> the last moment."""
-    for moment in moments:
+def interrupt_at(patch: pytest.MonkeyPatch, moment: int, *, kill: bool) -> list[str]:
+    """Raise KeyboardInterrupt after the `moment`-th disk call, as Ctrl-C within it does; `kill`: instead of it and of all later ones, so
+    that no handler of the exception changes the disk -> the names of the calls, as they are made."""
+    calls: list[str] = []
+
+    def call_or_interrupt(name: str, call: Callable[..., object], *arguments: object, **options: object) -> object:
+        result = None if kill and len(calls) + 1 >= moment else call(*arguments, **options)
+        calls.append(name)
+        if len(calls) == moment or (kill and len(calls) > moment):
+            raise KeyboardInterrupt
+        return result
+
+    wrap_calls(patch, DISK_CALLS, call_or_interrupt)
+    wrap_calls(patch, ["_exchange_names"], call_or_interrupt, atomic_write)
+    return calls
+
+
+@pytest.mark.parametrize("kill", [True, False])
+@pytest.mark.parametrize(("folder", "exists", "in_one_step"), WAYS)
+def test_a_kill_or_ctrl_c_at_any_moment_leaves_the_old_or_the_new_and_running_again_gives_the_new(
+    tmp_path, monkeypatch, folder, exists, in_one_step, kill
+):
+    if not in_one_step:
+        monkeypatch.setattr(atomic_write, "_exchange_names", lambda one, other: False)
+    states = {"old" if exists else None, "new"} | ({None} if kill and folder and not in_one_step else set())
+    for moment in range(1, 100):
         path = tmp_path / str(moment) / "out"
         path.parent.mkdir()
         if exists:
             make(path, "old", OLD, folder=folder)
-        if not disturb(lambda path=path: make(path, "new", NEW, folder=folder, force=True), moment):
+        with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+            calls = interrupt_at(patch, moment, kill=kill)
+            make(path, "new", NEW, folder=folder, force=True)
+        if len(calls) < moment:
             break
-        found = state(path)
-        assert found in {"old" if exists else None, "new"} | ({None} if missing else set()), moment
-        assert not found or manifests.is_up_to_date(path, NEW if found == "new" else OLD), moment
-        if found == "new" and clean:
+        content = state(path)
+        assert content in states, moment
+        assert not content or manifests.is_up_to_date(path, NEW if content == "new" else OLD), moment
+        if content == "new" and not kill:
             atomic_write.clean_leftovers(path, NEW)
         else:
             make(path, "new", NEW, folder=folder, force=True)
         assert state(path) == "new" and manifests.is_up_to_date(path, NEW), moment
         assert names(path.parent) == ({"out"} if folder else {"out", "out.manifest.json"}), moment
-    return moment
-
-
-@pytest.fixture
-def without_exchange(in_one_step: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not in_one_step:
-        monkeypatch.setattr(atomic_write, "_exchange_names", lambda one, other: False)
-
-
-@each_disk_call(every=1, sample=3)
-@pytest.mark.parametrize(("folder", "exists", "in_one_step"), WAYS)
-@pytest.mark.usefixtures("without_exchange")
-def test_a_kill_at_any_moment_leaves_the_old_or_the_new_and_running_again_gives_the_new(tmp_path, folder, exists, in_one_step, every):
-    last = check_each_moment(tmp_path, folder, exists, kill_at, kill_points(every), missing=folder and not in_one_step)
-    assert last > (8 if folder else 5)
-
-
-def interrupt_after(patch: pytest.MonkeyPatch, moment: int) -> list[str]:
-    """Raise KeyboardInterrupt after the `moment`-th disk call, as Ctrl-C within it does -> the names of the calls, as they are made."""
-    calls: list[str] = []
-
-    def call_and_interrupt(name: str, call: Callable[..., object], *arguments: object, **options: object) -> object:
-        result = call(*arguments, **options)
-        calls.append(name)
-        if len(calls) == moment:
-            raise KeyboardInterrupt
-        return result
-
-    wrap_calls(patch, DISK_CALLS, call_and_interrupt)
-    wrap_calls(patch, ["_exchange_names"], call_and_interrupt, atomic_write)
-    return calls
-
-
-@pytest.mark.parametrize(("folder", "exists", "in_one_step"), WAYS)
-@pytest.mark.usefixtures("without_exchange")
-def test_ctrl_c_at_any_moment_leaves_the_old_or_the_new_whole(tmp_path, monkeypatch, folder, exists, in_one_step):
-    def interrupt_at(action: Callable[[], object], moment: int) -> bool:
-        with monkeypatch.context() as patch:
-            calls = interrupt_after(patch, moment)
-            with contextlib.suppress(KeyboardInterrupt):
-                action()
-        return len(calls) >= moment
-
-    assert check_each_moment(tmp_path, folder, exists, interrupt_at, range(1, 100), clean=True) > (12 if folder else 8)
+    assert moment > (12 if folder else 8)
 
 
 @pytest.mark.parametrize("folder", [True, False])

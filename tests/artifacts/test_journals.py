@@ -94,42 +94,26 @@ def test_lines_continued_after_a_kill_have_the_undisturbed_bytes(tmp_path):
     assert (tmp_path / "ids.txt").read_bytes() == "a\né\nb\n".encode()
 
 
-@pytest.fixture
-def synced(monkeypatch):
-    """What reaches the disk, in order: (name, bytes in the file) of every fsync of a file, which other tests replace by nothing."""
-    events = []
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc to know the file of a descriptor")
+def test_a_journal_counts_only_what_is_on_disk(tmp_path, monkeypatch):
+    """A power cut keeps only what was synced, so every file comes to disk before the entry that counts its rows."""
+    synced = []  # (name, bytes in the file) of every fsync of a file, in order
 
-    def fsync(descriptor):
+    def note_size(descriptor):
         path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
         if path.is_file():
-            events.append((path.name, os.fstat(descriptor).st_size))
+            synced.append((path.name, os.fstat(descriptor).st_size))
 
-    monkeypatch.setattr(os, "fsync", fsync)
-    return events
-
-
-needs_proc = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc to know the file of a descriptor")
-
-
-def write_encodings(folder):
-    writer = encodings.ResumableEncodingWriter(folder, ["global"], encodings.Pruning())
+    monkeypatch.setattr(os, "fsync", note_size)
+    monkeypatch.setattr(encodings, "FLUSH_SECONDS", 0.0)
+    writer = encodings.ResumableEncodingWriter(tmp_path, ["global"], encodings.Pruning())
     for number in range(2):
         writer.add(["a", "bb"], {"global": Dense(torch.full((2, 4), float(number)))})
     writer.close()
-
-
-@needs_proc
-def test_a_journal_counts_only_what_is_on_disk(tmp_path, synced, monkeypatch):
-    """A power cut keeps only what was synced, so every file comes to disk before the entry that counts its rows."""
-    monkeypatch.setattr(encodings, "FLUSH_SECONDS", 0.0)
-    write_encodings(tmp_path)
-    files = {"vectors.npy": 2 * 4 * 2, "ids.txt": 5}
     for entry in (1, 2):
-        block, synced[: len(files) + 1] = synced[: len(files) + 1], []
-        header = {name: 128 if name.endswith(".npy") else 0 for name in files}
-        assert dict(block[:-1]) == {name: header[name] + entry * size for name, size in files.items()}
-        assert block[-1][0] == "journal.jsonl"
-    assert not synced
+        *files, (last, _) = synced[3 * entry - 3 : 3 * entry]
+        assert last == "journal.jsonl" and dict(files) == {"vectors.npy": HEADER_BYTES + entry * 2 * 4 * 2, "ids.txt": entry * 5}
+    assert len(synced) == 6
 
 
 @pytest.mark.parametrize("size", [None, 0, HEADER_BYTES + 7])

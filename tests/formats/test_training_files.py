@@ -175,14 +175,11 @@ def test_what_is_no_training_file_is_named(content: str, words: str, tmp_path: P
     assert words in str(caught.value) and str(tmp_path / "x") in str(caught.value)
 
 
-def test_finetune_trains_on_rows_of_a_data_set_and_asks_for_the_texts_of_ids(tmp_path: Path, moeir: Moeir, tiny_model: Path) -> None:
+def test_finetune_trains_on_rows_of_a_data_set(tmp_path: Path, moeir: Moeir, tiny_model: Path) -> None:
     flags = ("finetune", "--model", tiny_model, "--arch", "dense", "--steps", 1, "--batch-size", 2, "--negatives", 1)
     datasets.Dataset.from_list(ROWS["tuples"]).save_to_disk(str(tmp_path / "saved"))
     result = moeir(*flags, "--train", f"hf:{tmp_path}/saved", "--output", tmp_path / "out")
     assert result.code == 0 and "1 step of 2 queries: 1.00 epochs of 2 queries" in result.stderr
-    (tmp_path / "triples.tsv").write_text("7\t10\t11\n")
-    result = moeir(*flags, "--train", tmp_path / "triples.tsv", "--output", tmp_path / "other")
-    assert result.code == 3 and "is not among the queries; name their file with --queries" in result.stderr
 
 
 def test_finetune_leaves_out_negatives_that_are_the_positive_under_another_id(tmp_path: Path, moeir: Moeir, tiny_model: Path) -> None:

@@ -89,7 +89,7 @@ def test_the_gain_of_neighbours_never_comes_from_the_text_itself():
 
 def test_a_decoder_that_learns_a_few_texts_by_heart_uses_its_vector():
     """Not so CoT-MAE's here: the words that it sees tell the four texts apart already."""
-    model, texts = measuring(Mote, replace(BERT, initializer_range=0.05)).train(), batch("query")
+    model, texts = measuring(Mote, replace(BERT, layers=2, initializer_range=0.05)).train(), batch("query")
     optimiser = torch.optim.AdamW(model.parameters(), lr=2e-2)
     for step in range(40):
         model.measures_bottleneck = step == 39

@@ -1,11 +1,10 @@
-"""Objectives: loss and gradients against slow plain versions, and that training lowers the loss."""
+"""Objectives: loss and gradients against slow plain versions."""
 
 from dataclasses import fields, replace
 
 import pytest
 import torch
 
-from moeir.architectures.came import Came
 from moeir.architectures.taser import Taser
 from moeir.backbones.encoder import Encoder
 from moeir.errors import UsageError
@@ -115,8 +114,9 @@ def check_gradients(model, texts, expected):
     return facts
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "arch"), [(kind, arch) for kind in KINDS for arch in (ARCHITECTURES if kind.context == "query" else ("dense", "separate"))]
+)
 def test_loss_and_gradients_are_those_of_the_plain_form(kind, arch):
     name, options = ARCHITECTURES[arch]
     model, texts = objective(kind, architecture(name, **options)).eval(), batch(kind.context)
@@ -198,24 +198,6 @@ def reverse_texts(inputs):
 
     parts = (turned(getattr(inputs, name)) for name in (item.name for item in fields(inputs)[:4]))
     return type(inputs)(*parts, inputs.step, inputs.steps)
-
-
-def test_a_few_steps_on_a_few_texts_lower_every_part():
-    """Mote's decoders learn in test_bottleneck."""
-    shape = replace(BERT, initializer_range=0.05, dropout=0.1, attention_dropout=0.1)
-    model, texts = objective(Cocondenser, architecture("mote", shape)).train(), batch()
-    optimiser = torch.optim.AdamW(model.parameters(), lr=5e-3)
-    torch.manual_seed(0)
-    metrics = []
-    for _ in range(60):
-        loss, facts = model(texts)
-        metrics.append(facts)
-        loss.backward()
-        optimiser.step()
-        optimiser.zero_grad()
-    for part in (name for name in metrics[0] if name.startswith("loss")):
-        first, last = (sum(facts[part] for facts in some) / 5 for some in (metrics[:5], metrics[-5:]))
-        assert last < 0.8 * first, part
 
 
 WEIGHTED = (Cotmae, CotmaeQc, Condenser, Cocondenser, Mote)
@@ -353,10 +335,7 @@ def test_an_option_that_cannot_be_is_refused_with_what_was_found(kind, wrong, me
         kind(architecture(), **wrong)
 
 
-def test_an_architecture_that_is_not_one_encoder_is_refused():
-    towers = Came(Encoder(replace(BERT), vocabulary_head=True), SIGNS, shared_layers=2, local_dim=4)
-    with pytest.raises(UsageError, match=r"came cannot be pre-trained as one encoder: .* 2 of 4 layers, .* --arch dense"):
-        Mlm(towers)
+def test_an_encoder_without_a_vocabulary_head_is_refused():
     headless = architecture()
     headless.encoder.vocabulary_head = None
     with pytest.raises(UsageError, match="needs a vocabulary head"):

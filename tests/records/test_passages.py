@@ -77,14 +77,6 @@ def test_a_text_without_tokens_is_one_passage(text):
     assert list(cut_documents([Text("a", text)], 5, None, lambda contents: [[] for _ in contents])) == [Text("a#0", text.strip())]
 
 
-def test_an_id_with_the_delimiter_and_a_title_without_room_are_refused():
-    with pytest.raises(DataError, match=r"^text 'a#1': the id has a '#', as those of passages; cut documents, whose ids have none$"):
-        list(cut_documents([Text("a#1", "An owl.")], 5))
-    with pytest.raises(DataError, match=r"^text 'a': its title leaves no room for text; raise --passages, or shorten the title$"):
-        list(cut_documents([Text("a", "An owl.", title="The owl")], 2))
-    assert len(list(cut_documents([Text("a", "An owl.", title="The owl")], 3))) == 2
-
-
 def test_documents_are_read_one_by_one():
     read = []
 

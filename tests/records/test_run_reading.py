@@ -74,10 +74,8 @@ def test_a_run_is_the_one_that_plain_python_reads(monkeypatch, tmp_path, size, n
         "\n\nq Q0 d 1 1 t\n\n q Q0 e 2 0.5 t",
         "q\tQ0\td\t1\t 1\tt\r\nq Q0 e 2 0.5 t\r\n",
         "q Q0 d 1 1 t\r\nq Q0 e 2 0.5 t\r",
-        "q\tQ0\td\t1\t1\tt\nq\tQ0\te\t2\t0.5\tt\n",
         "q \x0bQ0  d 1\x0c1 t\nq Q0 e 2 0.5 t\n",
         "\ufeffq Q0 d 1 1 t\nq Q0 e 2 0.5 t\n",
-        "q Q0 d 1 1 t\nq\t Q0\te \t2\t0.5\tt\n",
     ],
 )
 def test_lines_of_other_shapes_are_read(tmp_path, content):

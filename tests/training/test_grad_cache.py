@@ -42,19 +42,19 @@ def stepped(tiny_model_with_head):
         arch, objective = KINDS[kind]
         checkpoint = build_checkpoint(tiny_model_with_head, arch, {"query_length": 12, "document_length": 24})
         draw_adapters(checkpoint.architecture)
-        objective = objectives.nest_dimensions(objective, "16,8", checkpoint) if kind == "dense" else objective
-        return take_step(checkpoint, objective, batch_size=6, **options)[:4]
+        return take_step(checkpoint, objective, batch_size=3, **options)[:4]
 
     return step
 
 
-PLAIN = ("came", "dense", "colbert", "taser", "sbmoe", "coil", "mote, adapters")
-RANDOM = ("came", "sbmoe", "came, adapters", "taser by token, adapters")
+PLAIN = ("came", "colbert", "taser", "sbmoe", "coil", "mote, adapters")
+RANDOM = ("sbmoe", "came, adapters", "taser by token, adapters")
 
 
-@pytest.mark.parametrize(("kind", "at_once", "random"), [*((kind, 12, False) for kind in PLAIN), *((kind, 60, True) for kind in RANDOM)])
-def test_a_batch_in_parts_has_the_gradients_of_the_whole(kind, at_once, random, stepped, monkeypatch):
+@pytest.mark.parametrize(("kind", "random"), [*((kind, False) for kind in PLAIN), *((kind, True) for kind in RANDOM)])
+def test_a_batch_in_parts_has_the_gradients_of_the_whole(kind, random, stepped, monkeypatch):
     """Without randomness, the gradients of the whole batch; with dropout, those of the same parts with all activations kept."""
+    at_once = 20
     if random:
         with monkeypatch.context() as patch:
             patch.setattr(grad_cache, "_encode_recomputed", lambda encode, tokens, parameters: encode(tokens))
@@ -106,7 +106,7 @@ def test_parts_and_recomputation_save_memory(tiny_model_with_head):
     checkpoint = build_checkpoint(tiny_model_with_head, "dense", {"query_length": 60, "document_length": 60})
     long = "owl bat bee fox cat hen oak eel " * 8
     texts = tokenize_in_memory(checkpoint, {f"q{n}": "owl" for n in range(8)}, {f"d{n}": long for n in range(16)})
-    sampler = make_sampler(make_examples(8, 7), batch_size=8, negatives=7, seed=1, source="toy")
+    sampler = make_sampler(make_examples(8, 7), batch_size=4, negatives=7, seed=1, source="toy")
     model = checkpoint.architecture.train()
 
     def measure(at_once=None, recompute=False):
@@ -115,6 +115,6 @@ def test_parts_and_recomputation_save_memory(tiny_model_with_head):
         return peak_bytes(lambda: task.compute_loss(0)[0].backward())
 
     whole = measure()
-    assert whole > 25e6  # bytes: 3,900 tokens
-    assert measure(at_once=500) < whole / 4
+    assert whole > 12e6  # bytes: 1,900 tokens
+    assert measure(at_once=250) < whole / 4
     assert measure(recompute=True) < whole / 1.5  # four layers are few

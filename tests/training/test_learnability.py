@@ -1,6 +1,6 @@
 """Shares by how fast losses fall: speeds and shares written out, the kinds of queries, and a killed training's same bytes."""
 
-import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,20 +9,18 @@ from moeir.architectures.initialize import build_checkpoint
 from moeir.training import objectives
 from moeir.training.competition import LearningSpeed
 from moeir.training.sampling import BatchIds
-from tests.training.test_objectives import IGNORED, NO_FLOPS, Q, batch, make_leaves
+from tests.training.test_objectives import IGNORED, NO_FLOPS, Q, batch, by_loop, make_leaves
 from tests.training.toy_examples import tokenize_in_memory
 
-EXPERTS = ("lexical", "local", "global")
 
-
-def expected_speed(batches, kind, expert, kept_batches):
+def expected_speed(batches, kind, expert):
     """The part by which the recent mean loss is below the earlier one: queries are weighted by (1 - 1/w) ** how many of the kind came
     later, those of one batch alike."""
     means = []
     for window in (32, 256):
         total = weight = 0.0
         later = 0
-        for losses, kinds in reversed(batches[:kept_batches]):
+        for losses, kinds in reversed(batches):
             own = [losses[expert][query] for query, one in enumerate(kinds) if one == kind]
             if own:
                 share = (1 - 1 / window) ** later * (1 - (1 - 1 / window) ** len(own))
@@ -41,30 +39,22 @@ def test_speeds_are_those_of_weighted_means_over_all_queries_of_the_kind():
         speed.update(losses, kinds)
         batches.append((losses.tolist(), kinds.tolist()))
     found = speed.of(torch.tensor([0, 1, 2]))
-    expected = [[expected_speed(batches, kind, expert, 60) for kind in range(3)] for expert in range(3)]
+    expected = [[expected_speed(batches, kind, expert) for kind in range(3)] for expert in range(3)]
     assert found.tolist() == [pytest.approx(row, rel=1e-4, abs=1e-6) for row in expected]
     assert 0.2 < found[0, 0] < 1 and found[2].tolist() == [0, 0, 0] == found[:, 2].tolist(), "no query of the last kind"
 
 
 def test_the_loss_is_weighed_by_the_speeds_before_the_batch_which_then_counts():
-    speed, kinds, history = LearningSpeed(4, 3), torch.tensor([0, 3, 0]), []
+    speed, before, kinds = LearningSpeed(4, 3), LearningSpeed(4, 3), torch.tensor([0, 3, 0])
     for seed in range(8):
         numbers = make_leaves(seed)
-        toy = batch(numbers, ignored=IGNORED)
-        toy = objectives.EncodedBatch(toy.queries, toy.documents, toy.ignore_mask, 0, 10, None, kinds=kinds, speed=speed)
+        toy = replace(batch(numbers, ignored=IGNORED), kinds=kinds, speed=speed)
         output = objectives.competitive(toy, standardised=0.0, shares="learnability", temperature=0.002, regularizers=NO_FLOPS)
-        losses = []
-        for name in EXPERTS:
-            scores = toy.queries[name].scores(toy.documents[name]).detach()
-            rows = scores.masked_fill(toy.ignore_mask, -math.inf).tolist()
-            losses.append([math.log(sum(math.exp(one) for one in row)) - row[4 * query] for query, row in enumerate(rows)])
-        expected = 0.0
-        for query, kind in enumerate(kinds.tolist()):
-            powers = [math.exp(expected_speed(history, kind, expert, seed) / 0.002) for expert in range(3)]
-            expected += sum(power / sum(powers) * losses[expert][query] for expert, power in enumerate(powers)) / Q
-        assert output.loss.item() == pytest.approx(expected, rel=1e-3)
-        history.append((losses, kinds.tolist()))
-    assert max(expected_speed(history, kind, expert, 8) for kind in (0, 3) for expert in range(3)) > 0.002, "shares differ"
+        losses = torch.tensor(list(by_loop(numbers)["loss"].values())).view(3, Q)
+        shares = (before.of(kinds) / 0.002).softmax(0)
+        assert output.loss.item() == pytest.approx((shares * losses).sum().item() / Q, rel=1e-3)
+        before.update(losses, kinds)
+    assert before.of(kinds).max() > 0.002, "shares differ"
 
 
 QUERIES = {"none": "bat", "half": "owl hen", "three": "owl bee fox hen", "all": "owl owl bee", "empty": ""}

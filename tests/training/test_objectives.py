@@ -210,7 +210,6 @@ SELF_DISTILLATION = r"self-distillation:start=.*: expected whole numbers from 0,
     [
         (objectives.competitive, {"standardised": 1.5}, "standardised=1.5: expected a ratio of the steps, 0 to 1"),
         (objectives.competitive, {"rank_scope": "all"}, "rank_scope=all: expected own or batch"),
-        (objectives.competitive, {"ties": "none"}, "ties=none: expected one of average, optimistic, pessimistic"),
         (objectives.competitive, {"shares": "best"}, "shares=best: expected one of rank, loss"),
         (objectives.competitive, {"temperature": 0.0}, "temperature=0.0: expected more than 0"),
         (objectives.competitive, {"shares": "learnability"}, "the batch has no kinds of queries"),

@@ -100,7 +100,6 @@ BLIND = {"layer2": [[0.9, 0.1], [0.2, 0.8]]}, {"layer2": [[0.6, 0.4], [0.3, 0.7]
     [
         (PERFECT, 1.0),  # the expert says which side it is
         (BLIND, 0.0),  # each side uses each expert for half of its texts
-        (({"layer2": [[0.9, 0.1]] * 2}, {"layer2": [[0.9, 0.1], [0.2, 0.8]] * 2}), 0.31128),  # H(3/4, 1/4) - ½ H(1/2, 1/2) = .81128 - .5
     ],
 )
 def test_role_information_is_the_mutual_information_of_expert_and_side(sides, bits):
@@ -136,22 +135,9 @@ def test_without_routers_there_is_neither_cost_nor_fact():
     assert output.loss == output.metrics["loss.global"]
 
 
-@pytest.mark.parametrize("options, message", [
-    ({"entropy_sign": "minus"}, "entropy_sign=minus: expected maximise or as-printed"),
-    ({"entropy_of": "text"}, "entropy_of=text: expected instance or batch"),
-])  # fmt: skip
-def test_unknown_words_are_refused(options, message):
-    with pytest.raises(UsageError, match=message):
-        RegularizerWeights(**options)
-
-
-def flops_cost(summed_experts, step=0, **options):
-    """The FLOPS penalty of two sides of one sparse and one dense expert."""
-    sides = [
-        EncoderOutput({"lexical": Sparse.from_matrix(weights), "global": Dense(torch.zeros(2, 3))}, {}, summed_experts)
-        for weights in (torch.tensor([[2.0, 0.0], [0.0, 0.0]]), torch.tensor([[0.0, 4.0], [2.0, 0.0]]))
-    ]
-    return float(regularizers.RegularizerWeights(**options).flops_penalty(*sides, step)[0])
+def test_another_scope_of_the_entropy_is_refused():
+    with pytest.raises(UsageError, match="entropy_of=text: expected instance or batch"):
+        RegularizerWeights(entropy_of="text")
 
 
 ALONE, SUMMED = {"one": ("lexical",), "other": ("global",)}, {"both": ("lexical", "global")}
@@ -162,4 +148,8 @@ FLOPS = 1.0, 5.0  # mean weights (1, 0) of queries and (1, 2) of documents
     ("groups", "weight"), [({}, 0.01), (ALONE, 0.01), ({"sum": ("global", "local"), "x": ("lexical",)}, 0.01), (SUMMED, 0.0)]
 )
 def test_flops_weigh_a_hundredth_unless_the_expert_is_summed_with_another(groups, weight):
-    assert flops_cost(groups) == pytest.approx(weight * sum(FLOPS))
+    sides = [
+        EncoderOutput({"lexical": Sparse.from_matrix(weights), "global": Dense(torch.zeros(2, 3))}, {}, groups)
+        for weights in (torch.tensor([[2.0, 0.0], [0.0, 0.0]]), torch.tensor([[0.0, 4.0], [2.0, 0.0]]))
+    ]
+    assert float(RegularizerWeights().flops_penalty(*sides, 0)[0]) == pytest.approx(weight * sum(FLOPS))

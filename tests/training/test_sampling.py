@@ -1,7 +1,6 @@
 """Sampling: the batch of any step, the same each time; of several data sets in turns, with the texts of each."""
 
 from collections import Counter
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,9 +9,9 @@ from moeir.errors import DataError
 from moeir.records import examples
 from moeir.records.examples import Example
 from moeir.records.texts import Text
-from moeir.training.sampling import BatchIds, MultiDatasetSampler, check_training_examples, make_sampler
+from moeir.training.sampling import BatchIds, MultiDatasetSampler, make_sampler
 from moeir.training.text_stream import RowIndex, TextStream
-from moeir.training.token_cache import ShardSpec, shard_texts
+from moeir.training.token_cache import ShardSpec, TokenCache, shard_texts
 
 
 def make_examples(count=10, positives=2, negatives=9):
@@ -110,16 +109,6 @@ def test_known_positives_elsewhere_in_the_batch_are_ignored_under_any_id_and_for
     assert own.false_negative_mask().tolist() == [[False, False, False, True], [False, False, False, False]]
 
 
-class LengthsOnly:
-    """Texts of which only the lengths matter; a packed part is the list of its rows."""
-
-    def __init__(self, lengths):
-        self.starts = np.cumsum([0, *lengths])
-
-    def pack(self, rows, side):
-        return SimpleNamespace(rows=list(rows), sort_by_length=lambda: SimpleNamespace(rows=list(rows)))
-
-
 @pytest.mark.parametrize("processes", [2, 3, 4])
 def test_texts_are_dealt_by_length_back_and_forth_and_found_again(processes):
     lengths = np.random.default_rng(processes).permutation(np.arange(1, 24)).tolist()
@@ -127,8 +116,9 @@ def test_texts_are_dealt_by_length_back_and_forth_and_found_again(processes):
     for number, row in enumerate(sorted(range(23), key=lengths.__getitem__)):
         turn, seat = divmod(number, processes)
         hands[processes - 1 - seat if turn % 2 else seat].append(row)
-    shares = [shard_texts(LengthsOnly(lengths), range(23), "document", ShardSpec(rank, processes)) for rank in range(processes)]
-    dealt = [row for share in shares for part in share.parts for row in part.rows]
+    cache = TokenCache(np.repeat(np.arange(23), lengths), np.cumsum([0, *lengths]), np.zeros(23, np.int64))  # of tokens that are its row
+    shares = [shard_texts(cache, range(23), "document", ShardSpec(rank, processes)) for rank in range(processes)]
+    dealt = [row for share in shares for part in share.parts for row in part.ids[part.starts[:-1]].tolist()]
     assert dealt == [row for hand in hands for row in hand]
     for share in shares:
         assert [dealt[number] for number in share.restore_order.tolist()] == list(range(23)) and share.total_tokens == sum(lengths)
@@ -139,13 +129,6 @@ def test_no_examples_or_negatives_are_refused():
         make_toy_sampler([])
     with pytest.raises(DataError, match=r"query q0 has no negatives; mine some, or train with --negatives 0"):
         make_toy_sampler(make_examples(negatives=0))
-
-
-def test_examples_that_name_absent_texts_are_refused():
-    sampler = make_toy_sampler(make_examples(1))
-    check_training_examples(sampler, {"q0"}, texts := {"p0.0", "p0.1", *sampler.examples[0].negative_ids}, "train.jsonl", None)
-    with pytest.raises(DataError, match=r"train.jsonl: query q0 names document n0.8, which is not in the corpus"):
-        check_training_examples(sampler, {"q0"}, texts - {"n0.8"}, "train.jsonl", None)
 
 
 def test_negatives_that_repeat_and_a_batch_of_all_queries_are_logged(caplog):

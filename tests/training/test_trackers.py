@@ -11,11 +11,8 @@ import pytest
 from moeir.analysis import training_monitor
 from moeir.training import trackers
 from tests.conftest import run_in_process
+from tests.processes import read_metrics
 from tests.training.toy_examples import interrupt_before_step
-
-needs_tensorboard = pytest.mark.skipif(
-    not any(map(importlib.util.find_spec, trackers.PACKAGES["tensorboard"])), reason="neither tensorboard nor tensorboardX is installed"
-)
 
 
 class FakeWandb(types.ModuleType):
@@ -44,13 +41,13 @@ def wandb(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def sources(tmp_path_factory, toy, tiny_model_with_head):
+def sources(tmp_path_factory, toy, two_layers):
     path = tmp_path_factory.mktemp("tracked") / "train.jsonl"
     path.write_text('{"query_id": "t1", "positive_ids": ["owl"], "negative_ids": ["cat", "bat"]}\n')
     texts = ("--corpus", toy / "corpus.jsonl", "--queries", toy / "train-queries.jsonl", "--query-length", 16, "--document-length", 32)
     sizes = ("--steps", 4, "--batch-size", 1, "--negatives", 1, "--dtype", "float32", "--save-minutes", 0)
-    arch = ("--arch", "came:shared_layers=2,local_dim=8", "--objective", "competitive")
-    return ("finetune", "--model", tiny_model_with_head, *arch, "--train", path, *texts, *sizes)
+    arch = ("--arch", "came:shared_layers=1,local_dim=8", "--objective", "competitive")
+    return ("finetune", "--model", two_layers, *arch, "--train", path, *texts, *sizes)
 
 
 def run_finetune(sources, output, *flags):
@@ -69,7 +66,7 @@ def test_the_steps_of_a_killed_training_go_on_in_the_same_run_and_the_product_is
     assert first["project"] == "moeir" and first["name"] == "out" and first["dir"] == str(tmp_path / "out.wandb")
     assert first["id"] == second["id"] and second["resume"] == "allow" and first["config"]["steps"] == 4
     (logged,) = wandb.logged.values()
-    lines = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
+    lines = read_metrics(tmp_path / "out")
     assert [step for step, _ in logged] == [1, 2, 3, 4] and len(wandb.finished) == 2
     grouped = [{name.replace(".", "/", 1): value for name, value in line.items() if name != "step"} for line in lines[2:]]
     assert [values for _, values in logged][2:] == grouped
@@ -82,7 +79,9 @@ def test_the_steps_of_a_killed_training_go_on_in_the_same_run_and_the_product_is
     assert len(wandb.logged) == 2, "starting over begins another run"
 
 
-@needs_tensorboard
+@pytest.mark.skipif(
+    not any(map(importlib.util.find_spec, trackers.PACKAGES["tensorboard"])), reason="neither tensorboard nor tensorboardX is installed"
+)
 def test_tensorboard_has_every_step_and_forgets_what_a_kill_has_taken_back(sources, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         interrupt_before_step(patch, 3)

@@ -15,13 +15,13 @@ from tests.training.toy_examples import interrupt_before_step
 
 
 @pytest.fixture
-def interrupted(moeir, toy, tiny_model_with_head, tmp_path, monkeypatch):
+def interrupted(moeir, toy, two_layers, tmp_path, monkeypatch):
     """A training stopped in its fourth step of nine, and its command."""
     lines = [{"query_id": f"t{number}", "positive_ids": [document]} for number, document in enumerate(("cat", "bat", "bee"), 1)]
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(line | {"negative_ids": []}) + "\n" for line in lines))
     sources = ("--train", tmp_path / "train.jsonl", "--corpus", toy / "corpus.jsonl", "--queries", toy / "train-queries.jsonl")
     sizes = ("--epochs", 9, "--batch-size", 3, "--negatives", 0, "--document-length", 16, "--query-length", 16, "--save-minutes", 0)
-    command = ("finetune", "--model", tiny_model_with_head, "--arch", "dense", *sources, *sizes, "--output", tmp_path / "ckpt")
+    command = ("finetune", "--model", two_layers, "--arch", "dense", *sources, *sizes, "--output", tmp_path / "ckpt")
     with monkeypatch.context() as patch:
         interrupt_before_step(patch, 3)
         assert moeir(*command).code == 130

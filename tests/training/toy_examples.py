@@ -19,7 +19,7 @@ from moeir.training.sampling import make_sampler
 from moeir.training.text_stream import RowIndex
 from moeir.training.token_cache import ShardedTexts, TokenCache, TrainingTexts
 from moeir.training.trainer import metrics_to_floats
-from tests.processes import run_captured, run_processes
+from tests.processes import TIMINGS, read_metrics, run_captured, run_processes
 
 ANIMALS = ("owl", "bat", "bee", "fox", "cat", "hen", "oak", "eel")
 
@@ -163,14 +163,9 @@ def identical(first, second):
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
-def metric_lines(folder):
-    """The metrics of each step of a training."""
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
 def untimed_metrics(folder):
     """The metrics of each step without what a clock says."""
-    return [{key: value for key, value in line.items() if key not in ("seconds", "tokens_per_second")} for line in metric_lines(folder)]
+    return [{key: value for key, value in line.items() if key not in TIMINGS} for line in read_metrics(folder)]
 
 
 def disable_dropout(model: nn.Module) -> None:

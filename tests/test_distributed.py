@@ -52,7 +52,7 @@ def shop(tmp_path_factory):
 def learn(shop, tiny_model_with_head, tiny_model_without_dropout, tmp_path):
     """`learn(size, kind, *options)`: a training by so many processes -> its folder, and the result of each."""
 
-    def learned(size, kind, *options, steps=4, name=None, dropout=False, **troubles):
+    def learned(size, kind, *options, steps=2, name=None, dropout=False, **troubles):
         arch, objective = KINDS[kind]
         output = tmp_path / (name or f"{kind}-{size}")
         sources = ("--train", shop / "train.jsonl", "--corpus", shop / "documents.tsv", "--queries", shop / "queries.tsv")
@@ -126,7 +126,7 @@ def test_two_processes_learn_what_one_does(kind, learn, monkeypatch):
 
 
 def test_four_processes_with_a_development_set_parts_and_recomputation(learn, shop):
-    dev = ("--dev-queries", shop / "queries.tsv", "--dev-qrels", shop / "dev.qrels", "--evaluate-every", 2)
+    dev = ("--dev-queries", shop / "queries.tsv", "--dev-qrels", shop / "dev.qrels", "--evaluate-every", 1)
     alone, results = learn(1, "came", *dev, "--accumulate", 2)
     assert results[0]["code"] == 0, results
     four, results = learn(4, "came", *dev, "--accumulate", 2, "--gradient-cache", 60, "--recompute")
@@ -154,13 +154,13 @@ def test_a_training_is_continued_by_as_many_processes_as_began_it(learn):
     options = ("--accumulate", 2, "--gradient-cache", 60, "--recompute")
     whole, _ = learn(2, "coil", *options, name="whole", dropout=True)
     options += ("--save-minutes", 1e-9)
-    output, results = learn(2, "coil", *options, name="killed", killed=6, dropout=True)
+    output, results = learn(2, "coil", *options, name="killed", killed=2, dropout=True)
     assert results == [None, None]
     _, results = learn(1, "coil", *options, name="killed", dropout=True)
     assert results[0]["code"] == 2 and not output.exists()
-    assert "number of processes: expected 2, as for the first 3 steps, found 1; start as many to continue" in results[0]["stderr"]
+    assert "number of processes: expected 2, as for the first 1 steps, found 1; start as many to continue" in results[0]["stderr"]
     _, results = learn(2, "coil", *options, name="killed", dropout=True)
-    assert "continuing after step 3" in results[0]["stderr"]
+    assert "continuing after step 1" in results[0]["stderr"]
     _, results = learn(2, "coil", *options, name="killed", dropout=True)
     assert [one["code"] for one in results] == [0, 0] and "already made" in results[0]["stderr"] and results[1]["stderr"] == ""
     assert (output / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
@@ -181,9 +181,9 @@ def test_an_error_is_told_once_by_the_main_process(corpus, broken, code, words, 
 
 
 def test_one_that_does_not_come_is_named(learn):
-    _, results = learn(2, "came", "--stuck-minutes", 0.1, name="stuck", stuck=1)
+    _, results = learn(2, "came", "--stuck-minutes", 0.05, name="stuck", stuck=1)
     assert results[0]["code"] == 1
-    assert "process 1 of 2" in results[0]["stderr"] and "did not respond within 0.1 minutes" in results[0]["stderr"]
+    assert "process 1 of 2" in results[0]["stderr"] and "did not respond within 0.05 minutes" in results[0]["stderr"]
     assert f"{os.uname().nodename}, process" in results[0]["stderr"]
 
 

@@ -180,17 +180,14 @@ def test_an_error_is_told_once_by_the_main_process(corpus, broken, code, words, 
     assert all(results[0]["stderr"].count(word) == 1 for word in words) and results[1]["stderr"] == ""
 
 
-def test_one_that_does_not_come_is_named(learn):
-    _, results = learn(2, "came", "--stuck-minutes", 0.05, name="stuck", stuck=1)
-    assert results[0]["code"] == 1
-    assert "process 1 of 2" in results[0]["stderr"] and "did not respond within 0.05 minutes" in results[0]["stderr"]
-    assert f"{os.uname().nodename}, process" in results[0]["stderr"]
-
-
-def test_one_that_dies_is_named_at_once(learn):
-    _, results = learn(2, "came", name="dead", dead=1)
-    assert results[1] is None
-    assert results[0]["code"] == 1 and "process 1 of 2" in results[0]["stderr"] and "has terminated" in results[0]["stderr"]
+@pytest.mark.parametrize(
+    ("fault", "options", "words"),
+    [("stuck", ("--stuck-minutes", 0.05), "did not respond within 0.05 minutes"), ("dead", (), "has terminated")],
+)
+def test_one_that_does_not_come_or_dies_is_named(learn, fault, options, words):
+    _, results = learn(2, "came", *options, name=fault, **{fault: 1})
+    assert results[0]["code"] == 1 and words in results[0]["stderr"]
+    assert f"process 1 of 2 ({os.uname().nodename}, process " in results[0]["stderr"]
 
 
 @pytest.mark.parametrize("size", [1, 2])

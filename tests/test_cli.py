@@ -167,13 +167,13 @@ def test_stdout_holds_data_only(folder, moeir):
 
 
 def test_a_finished_stage_says_so_and_is_made_again_by_force(folder, moeir):
-    made = (0, "", "made out.trec: 1 query, 2 hits\nnext: moeir evaluate --run out.trec --qrels QRELS\n")
-    assert moeir(*FUSE, "--output", "out.trec") == made
+    messages = (0, "", "made out.trec: 1 query, 2 hits\nnext: moeir evaluate --run out.trec --qrels QRELS\n")
+    assert moeir(*FUSE, "--output", "out.trec") == messages
     stat = (folder / "out.trec").stat()
     result = moeir(*FUSE, "--output", "out.trec")
     assert result == (0, "", "out.trec: already made with these settings and sources; --force makes it again\n")
     assert (folder / "out.trec").stat()[:4] == stat[:4] and (folder / "out.trec").stat().st_mtime_ns == stat.st_mtime_ns
-    assert moeir(*FUSE, "--output", "out.trec", "--force") == made
+    assert moeir(*FUSE, "--output", "out.trec", "--force") == messages
     assert (folder / "out.trec").stat().st_mtime_ns > stat.st_mtime_ns
     assert moeir(*FUSE, "--output", "out.trec", "--method", "rrf").code == 2
     assert moeir(*FUSE, "--output", "out.trec", "--method", "rrf", "--force").code == 0

@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from moeir.training import objectives, retrieval_task, text_stream
 from moeir.training.data_parallel import DataParallel
 from moeir.training.token_cache import ShardSpec, TokenCache, shard_texts
 from moeir.training.trainer import _sum_frozen_bytes
+from tests.kill_points import fork
 from tests.processes import (
     assert_same_training,
     change_trunk_of_process_1,
@@ -49,14 +51,16 @@ def shop(tmp_path_factory):
 
 
 @pytest.fixture
-def learn(shop, tiny_model_with_head, tiny_model_without_dropout, tmp_path):
+def learn(shop, tiny_model_with_head, tiny_model_without_dropout, tmp_path, monkeypatch):
     """`learn(size, kind, *options)`: a training by so many processes -> its folder, and the result of each."""
 
-    def learned(size, kind, *options, steps=2, name=None, dropout=False, **troubles):
+    compute_loss = retrieval_task.RetrievalTask.compute_loss
+
+    def learned(size, kind, *options, name=None, dropout=False, **troubles):
         arch, objective = KINDS[kind]
         output = tmp_path / (name or f"{kind}-{size}")
         sources = ("--train", shop / "train.jsonl", "--corpus", shop / "documents.tsv", "--queries", shop / "queries.tsv")
-        sizes = ("--batch-size", 6, "--negatives", 2, "--steps", steps, "--learning-rate", 2e-4, "--dtype", "float32", "--device", "cpu")
+        sizes = ("--batch-size", 6, "--negatives", 2, "--steps", 2, "--learning-rate", 2e-4, "--dtype", "float32", "--device", "cpu")
         weights = tiny_model_with_head if dropout else tiny_model_without_dropout
         model = ("--model", weights, "--arch", arch, "--objective", objective, "--query-length", 12, "--document-length", 24)
         command = ("finetune", *model, *sources, *sizes, *options, "--output", output)
@@ -67,11 +71,8 @@ def learn(shop, tiny_model_with_head, tiny_model_without_dropout, tmp_path):
             (tmp_path / "told").touch()
             return result
 
-        if size > 1:
-            return output, run_processes(size, trained)
-        with pytest.MonkeyPatch.context() as patch:  # undoes the fault after the test
-            patch.setattr(retrieval_task.RetrievalTask, "compute_loss", retrieval_task.RetrievalTask.compute_loss)
-            return output, [trained(0)]
+        monkeypatch.setattr(retrieval_task.RetrievalTask, "compute_loss", compute_loss)  # without the fault of an earlier training
+        return output, run_processes(size, trained) if size > 1 else [trained(0)]
 
     return learned
 
@@ -269,8 +270,7 @@ def test_ctrl_c_ends_the_wait_for_a_process_that_never_comes(rank):
             listener.close()
         else:
             listener.listen()
-        if (child := os.fork()) == 0:
-            wait_for_the_others(rank, address[1])
+        child = fork(partial(wait_for_the_others, rank, address[1]))
         if rank == 0:
             wait_until(lambda: socket.socket().connect_ex(address) == 0)
         else:
@@ -285,16 +285,13 @@ def test_ctrl_c_ends_the_wait_for_a_process_that_never_comes(rank):
 
 
 def wait_for_the_others(rank, port):
-    """In a child process: wait for another process of the training and exit, with 130 after Ctrl-C."""
+    """In a child process: wait for another process of the training until Ctrl-C; its exit code is 130 then."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "RANK": str(rank), "LOCAL_RANK": str(rank)}
-    try:
-        reset_process_state()
+    reset_process_state()
+    with pytest.raises(KeyboardInterrupt):
         init_process_group("cpu")
-    except KeyboardInterrupt:
-        os._exit(130)
-    finally:
-        os._exit(1)
+    return 130
 
 
 def test_processes_have_a_device_each():

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import cycle, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -164,22 +164,15 @@ def test_links_and_pictures_lead_somewhere(page: Path):
             assert anchor in {slugify(heading.replace("`", ""), "-") for heading in headings}, target
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The documentation, built; a warning of mkdocs is an error."""
-    folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder]
+def test_the_site_is_built_without_warnings_has_every_page_and_loads_nothing_from_elsewhere(tmp_path: Path):
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment, check=False)
     assert process.returncode == 0, process.stderr
-    return folder
-
-
-def test_the_site_has_every_page_and_loads_nothing_from_elsewhere(site: Path):
     navigation = yaml.safe_dump(yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"])
     for page in (page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")):
         assert re.search(rf"\b{re.escape(page)}\n", navigation), f"{page} is not in the navigation"
-    pages = list(site.rglob("*.html"))
+    pages = list(tmp_path.rglob("*.html"))
     assert len(pages) > len(WRITTEN)
     for page in pages:
         assert LOADED.findall(page.read_text(encoding="utf-8")) == [], page
@@ -252,17 +245,13 @@ os.chdir(folder)
 def write_notebook(page: str) -> str:
     """The page on Python as a notebook, up to what needs more packages: its code as cells, its text between them."""
     text = re.sub(r"\]\((?!http)([^)]+)\)", r"](../docs/\1)", page[: page.index("## PyTerrier")]).replace("../docs/../", "../")
-    cells = [COPY_TOY_DATA]
-    kinds = ["code"]
-    for number, part in enumerate(re.split(r"```python[^\n]*\n(.*?)```\n", text, flags=re.DOTALL)):
-        cells.append(part)
-        kinds.append("code" if number % 2 else "markdown")
-    order = [1, 0, *range(2, len(cells))]  # the title first
+    title, *parts = re.split(r"```python[^\n]*\n(.*?)```\n", text, flags=re.DOTALL)
+    cells = [("markdown", title), ("code", COPY_TOY_DATA), *zip(cycle(("code", "markdown")), parts)]
     notebook = {
         "cells": [
-            {"cell_type": kinds[number], "id": f"cell-{place}", "metadata": {}, "source": cells[number].strip().splitlines(keepends=True)}
-            | ({"execution_count": None, "outputs": []} if kinds[number] == "code" else {})
-            for place, number in enumerate(order)
+            {"cell_type": kind, "id": f"cell-{number}", "metadata": {}, "source": source.strip().splitlines(keepends=True)}
+            | ({"execution_count": None, "outputs": []} if kind == "code" else {})
+            for number, (kind, source) in enumerate(cells)
         ],
         "metadata": {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}},
         "nbformat": 4,

@@ -1,6 +1,5 @@
 """Errors that nobody foresaw, and texts from outside in what is printed: one line, no traceback, no control characters."""
 
-import logging
 import os
 import signal
 import subprocess
@@ -8,7 +7,6 @@ import sys
 
 import pytest
 
-from moeir import console
 from moeir.evaluation import tables
 from moeir.parsing import escape_controls, shorten_message
 from moeir.stages.evaluate import Evaluate
@@ -73,12 +71,6 @@ def test_ctrl_c_while_the_command_line_is_imported_is_one_line_unless_it_is_igno
     assert (result.code, result.stdout, result.stderr) == (130, "", "stopped; the same command starts over\n")
     result = run_in_subprocess("--version", "ignored", program=INTERRUPTED_IMPORT)
     assert (result.code, result.stderr) == (0, "") and result.stdout.startswith("moeir ")
-
-
-def test_a_log_line_stays_a_line(capsys):
-    console.configure_logging()
-    logging.getLogger("moeir.test").info("made %s", "a\nb\x1b]0;title\x07")
-    assert capsys.readouterr().err == "made a\\nb\\x1b]0;title\\x07\n"
 
 
 def test_a_name_cannot_split_a_table():

@@ -35,10 +35,10 @@ def inputs(stage_inputs: Path) -> Path:
 def own_bytes(process: int) -> int:
     """The memory that a process has allocated itself, 0 once it has ended."""
     try:
-        lines = Path(f"/proc/{process}/smaps_rollup").read_text(encoding="ascii").splitlines()
+        lines = Path(f"/proc/{process}/status").read_text(encoding="ascii").splitlines()
     except OSError:
         return 0
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Anonymous:")), 0)
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:")), 0)
 
 
 def sample_memory(*arguments: object, folder: Path) -> list[int]:

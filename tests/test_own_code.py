@@ -256,7 +256,7 @@ def test_what_own_code_is_and_returns_is_checked(own_code, moeir, encodings, tin
     assert (result.code, result.stdout) == (code, "") and result.messages[-1].startswith("error: ") and message in result.messages[-1]
 
 
-@pytest.mark.parametrize(("name", "words"), [("vector", "[2] with a gradient"), ("constant", "[] without a gradient")])
+@pytest.mark.parametrize(("name", "words"), [("vector", "[1] with a gradient"), ("constant", "[] without a gradient")])
 def test_what_an_own_objective_returns_is_checked(own_code, tiny_model, toy, name, words) -> None:
     result = train(toy, tiny_model, "--arch", "dense", "--objective", f"my_faulty:{name}")
     assert result.code == 2 and f"--objective returned a loss of shape {words}" in result.stderr

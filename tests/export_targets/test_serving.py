@@ -57,7 +57,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, came_checkpoint: Path, toy:
     """Documents of words drawn from the toy texts by a seed, so that no two score alike."""
     folder, draw = tmp_path_factory.mktemp("served"), random.Random(3)
     words = sorted({word for line in (toy / "corpus.jsonl").read_text().splitlines() for word in re.findall("[a-z]+", line.lower())})
-    records = [{"_id": f"d{number}", "title": draw.choice(words), "text": " ".join(draw.choices(words, k=12))} for number in range(DOCUMENTS)]
+    records = [{"_id": f"d{row}", "title": draw.choice(words), "text": " ".join(draw.choices(words, k=12))} for row in range(DOCUMENTS)]
     (folder / "corpus.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     queries = {f"q{number}": " ".join(draw.choices(words, k=5)) for number in range(4)}
     (folder / "queries.tsv").write_text("".join(f"{name}\t{text}\n" for name, text in queries.items()))

@@ -22,9 +22,7 @@ ROOT = Path(__file__).parents[2]
 @contextmanager
 def run_server(index: Path, *flags: object) -> Iterator[tuple[BaseProcess, int]]:
     """A server in a process forked from this one, which has imported its libraries, and its port."""
-    pytest.importorskip("uvicorn", reason="needs the extra serve")
-    import moeir.serving.app
-
+    pytest.importorskip("moeir.serving.app", reason="needs the extra serve")
     reader, writer = os.pipe()
     command = ["moeir", "serve", "--index", str(index), "--port", "0", *map(str, flags)]
     process = multiprocessing.get_context("fork").Process(target=_serve, args=(writer, command), daemon=True)

@@ -271,8 +271,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> "Iterator[StandIn]":
 
 
 def _build(output: Path, *arguments: object) -> Path:
-    result = run_in_process(*arguments, "--output", output)
-    assert result.code == 0, result.stderr
+    run_moeir(*arguments, "--output", output)
     return output
 
 

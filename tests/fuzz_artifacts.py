@@ -20,7 +20,7 @@ from moeir.errors import MoeirError
 from moeir.stages.index import Index
 from moeir.stages.search import Search
 from tests.backbones import tiny_tokenizers as tokenizers
-from tests.conftest import BERT_CONFIG, TOY, run_in_process, write_tiny_bert
+from tests.conftest import BERT_CONFIG, TOY, run_moeir, write_tiny_bert
 from tests.tiny_t5 import write_tiny_t5
 
 FOLDER, QUERIES = "artifacts", TOY / "test-queries.tsv"
@@ -35,8 +35,6 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 SMALL = {"vocab_size": 100, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 12}
 SMALL |= {"max_position_embeddings": 16}
-
-
 TEXTS = ("An owl hunts, at night.", "who hunts mice?")
 
 
@@ -63,17 +61,12 @@ class FileSeeds(Sequence[bytes]):
 def make_artifacts() -> Path:
     """A folder with a checkpoint, encodings and indexes of each kind, and the weights and tokenizers of each family."""
     root = Path(tempfile.mkdtemp())
-
-    def make(name: str, *arguments: object) -> None:
-        result = run_in_process(*arguments, "--output", root / name)
-        assert result.code == 0, result.stderr
-
     corpus, lengths = TOY / "corpus.jsonl", ("--query-length", 12, "--document-length", 20)
     write_tiny_bert(root / "tiny", head=True, layers=2)
-    make("came", "init", "--model", root / "tiny", "--arch", "came:shared_layers=1,local_dim=8", *lengths)
-    make("dense", "init", "--model", root / "tiny", "--arch", "dense", *lengths)
-    make("encodings", "encode", "--model", root / "came", "--corpus", corpus, "--dtype", "float32")
-    make("index", "index", "--encodings", root / "encodings", "--engine", "lexical=scan")
+    for name, arch in {"came": "came:shared_layers=1,local_dim=8", "dense": "dense"}.items():
+        run_moeir("init", "--model", root / "tiny", "--arch", arch, *lengths, "--output", root / name)
+    run_moeir("encode", "--model", root / "came", "--corpus", corpus, "--dtype", "float32", "--output", root / "encodings")
+    run_moeir("index", "--encodings", root / "encodings", "--engine", "lexical=scan", "--output", root / "index")
     _write_weights(root / "weights")
     shutil.copytree(root / "dense", root / "weights" / "sentence", ignore=shutil.ignore_patterns("moeir.json", manifests.MANIFEST))
     for write in (tokenizers.write_bert, tokenizers.write_roberta, tokenizers.write_modernbert, tokenizers.write_xlm_roberta):

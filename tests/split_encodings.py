@@ -7,7 +7,7 @@ import torch
 
 from moeir.artifacts import manifests
 from moeir.representations.base import representation_class
-from tests.conftest import run_in_process
+from tests.conftest import run_moeir
 
 
 def duplicate_documents(encodings: Path, folder: Path) -> Path:
@@ -41,8 +41,7 @@ def write_encodings(encodings: Path, folder: Path, rows: Sequence[int], ids: Seq
 def build_index(encodings: Path) -> Path:
     """Build an index of encodings, next to them."""
     path = encodings.with_name(f"{encodings.name}-index")
-    result = run_in_process("index", "--encodings", encodings, "--output", path)
-    assert result.code == 0, result.stderr
+    run_moeir("index", "--encodings", encodings, "--output", path)
     return path
 
 

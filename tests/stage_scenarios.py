@@ -14,7 +14,7 @@ from moeir.analysis.training_monitor import METRICS_FILE
 from moeir.artifacts import manifests
 from moeir.artifacts.shards import Shard
 from moeir.errors import ArtifactError
-from tests.conftest import TOY, CommandResult, run_in_process, write_tiny_bert
+from tests.conftest import TOY, CommandResult, run_in_process, run_moeir, write_tiny_bert
 from tests.tiny_t5 import write_tiny_t5
 
 SMALL_STEPS = {  # journals are flushed with every chunk, and chunks are small
@@ -155,8 +155,7 @@ def write_inputs(inputs: Path, commands: Iterable[str]) -> None:
         else:
             write_inputs(inputs, [INPUTS[name]])
             with working_folder(inputs.with_name("making"), inputs):
-                result = run_command(INPUTS[name], "--output", f"in/{name}")
-            assert result.code == 0, result.stderr
+                run_moeir(*shlex.split(INPUTS[name]), "--output", f"in/{name}")
 
 
 @contextmanager
@@ -172,9 +171,9 @@ def working_folder(folder: Path, inputs: Path) -> Iterator[Path]:
         yield folder
 
 
-def run_command(command: str, *more: str) -> CommandResult:
+def run_command(command: str) -> CommandResult:
     """Run a command of a scenario in this process."""
-    return run_in_process(*shlex.split(command), *more)
+    return run_in_process(*shlex.split(command))
 
 
 def run_earlier(scenario: Scenario) -> None:

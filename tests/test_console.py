@@ -11,11 +11,11 @@ def configured(monkeypatch):
     console.configure_logging()
 
 
-def test_log_lines_go_to_stderr_once_and_nowhere_else(capsys):
+def test_a_log_line_goes_to_stderr_once_and_stays_a_line(capsys):
     console.configure_logging()  # again
-    logging.getLogger("moeir.some.package").info("read %d texts", 7)
+    logging.getLogger("moeir.some.package").info("read %s", "a\nb\x1b]0;title\x07")
     logging.getLogger("moeir.some.package").debug("not this")
-    assert capsys.readouterr() == ("", "read 7 texts\n")
+    assert capsys.readouterr() == ("", "read a\\nb\\x1b]0;title\\x07\n")
 
 
 def test_other_ranks_say_errors_only(capsys, monkeypatch):

@@ -23,10 +23,7 @@ def beir(tmp_path, monkeypatch, toy):
     queries = [text for name in ("train-queries.jsonl", "test-queries.tsv") for text in texts.read_texts(toy / name)]
     texts.write_texts(queries, folder / "queries.jsonl.gz")
     for split, name in (("train", "train.qrels"), ("test", "test-qrels.tsv")):
-        rows = [
-            f"{query}\t{document}\t{grade}" for query, grades in qrels.read_qrels(toy / name).items() for document, grade in grades.items()
-        ]
-        lines.write_lines(["query-id\tcorpus-id\tscore", *rows], folder / "qrels" / f"{split}.tsv")
+        shutil.copy(toy / name, folder / "qrels" / f"{split}.tsv")
     monkeypatch.chdir(tmp_path)
     return Path("beir")
 

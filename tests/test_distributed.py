@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from moeir.training import objectives, retrieval_task, text_stream
 from moeir.training.data_parallel import DataParallel
 from moeir.training.token_cache import ShardSpec, TokenCache, shard_texts
 from moeir.training.trainer import _sum_frozen_bytes
+from tests.kill_points import fork
 from tests.processes import (
     assert_same_training,
     change_trunk_of_process_1,
@@ -49,14 +51,16 @@ def shop(tmp_path_factory):
 
 
 @pytest.fixture
-def learn(shop, tiny_model_with_head, tiny_model_without_dropout, tmp_path):
+def learn(shop, tiny_model_with_head, tiny_model_without_dropout, tmp_path, monkeypatch):
     """`learn(size, kind, *options)`: a training by so many processes -> its folder, and the result of each."""
 
-    def learned(size, kind, *options, steps=4, name=None, dropout=False, **troubles):
+    compute_loss = retrieval_task.RetrievalTask.compute_loss
+
+    def learned(size, kind, *options, name=None, dropout=False, **troubles):
         arch, objective = KINDS[kind]
         output = tmp_path / (name or f"{kind}-{size}")
         sources = ("--train", shop / "train.jsonl", "--corpus", shop / "documents.tsv", "--queries", shop / "queries.tsv")
-        sizes = ("--batch-size", 6, "--negatives", 2, "--steps", steps, "--learning-rate", 2e-4, "--dtype", "float32", "--device", "cpu")
+        sizes = ("--batch-size", 6, "--negatives", 2, "--steps", 2, "--learning-rate", 2e-4, "--dtype", "float32", "--device", "cpu")
         weights = tiny_model_with_head if dropout else tiny_model_without_dropout
         model = ("--model", weights, "--arch", arch, "--objective", objective, "--query-length", 12, "--document-length", 24)
         command = ("finetune", *model, *sources, *sizes, *options, "--output", output)
@@ -67,11 +71,8 @@ def learn(shop, tiny_model_with_head, tiny_model_without_dropout, tmp_path):
             (tmp_path / "told").touch()
             return result
 
-        if size > 1:
-            return output, run_processes(size, trained)
-        with pytest.MonkeyPatch.context() as patch:  # undoes the fault after the test
-            patch.setattr(retrieval_task.RetrievalTask, "compute_loss", retrieval_task.RetrievalTask.compute_loss)
-            return output, [trained(0)]
+        monkeypatch.setattr(retrieval_task.RetrievalTask, "compute_loss", compute_loss)  # without the fault of an earlier training
+        return output, run_processes(size, trained) if size > 1 else [trained(0)]
 
     return learned
 
@@ -126,7 +127,7 @@ def test_two_processes_learn_what_one_does(kind, learn, monkeypatch):
 
 
 def test_four_processes_with_a_development_set_parts_and_recomputation(learn, shop):
-    dev = ("--dev-queries", shop / "queries.tsv", "--dev-qrels", shop / "dev.qrels", "--evaluate-every", 2)
+    dev = ("--dev-queries", shop / "queries.tsv", "--dev-qrels", shop / "dev.qrels", "--evaluate-every", 1)
     alone, results = learn(1, "came", *dev, "--accumulate", 2)
     assert results[0]["code"] == 0, results
     four, results = learn(4, "came", *dev, "--accumulate", 2, "--gradient-cache", 60, "--recompute")
@@ -154,13 +155,13 @@ def test_a_training_is_continued_by_as_many_processes_as_began_it(learn):
     options = ("--accumulate", 2, "--gradient-cache", 60, "--recompute")
     whole, _ = learn(2, "coil", *options, name="whole", dropout=True)
     options += ("--save-minutes", 1e-9)
-    output, results = learn(2, "coil", *options, name="killed", killed=6, dropout=True)
+    output, results = learn(2, "coil", *options, name="killed", killed=2, dropout=True)
     assert results == [None, None]
     _, results = learn(1, "coil", *options, name="killed", dropout=True)
     assert results[0]["code"] == 2 and not output.exists()
-    assert "number of processes: expected 2, as for the first 3 steps, found 1; start as many to continue" in results[0]["stderr"]
+    assert "number of processes: expected 2, as for the first 1 steps, found 1; start as many to continue" in results[0]["stderr"]
     _, results = learn(2, "coil", *options, name="killed", dropout=True)
-    assert "continuing after step 3" in results[0]["stderr"]
+    assert "continuing after step 1" in results[0]["stderr"]
     _, results = learn(2, "coil", *options, name="killed", dropout=True)
     assert [one["code"] for one in results] == [0, 0] and "already made" in results[0]["stderr"] and results[1]["stderr"] == ""
     assert (output / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
@@ -180,17 +181,14 @@ def test_an_error_is_told_once_by_the_main_process(corpus, broken, code, words, 
     assert all(results[0]["stderr"].count(word) == 1 for word in words) and results[1]["stderr"] == ""
 
 
-def test_one_that_does_not_come_is_named(learn):
-    _, results = learn(2, "came", "--stuck-minutes", 0.1, name="stuck", stuck=1)
-    assert results[0]["code"] == 1
-    assert "process 1 of 2" in results[0]["stderr"] and "did not respond within 0.1 minutes" in results[0]["stderr"]
-    assert f"{os.uname().nodename}, process" in results[0]["stderr"]
-
-
-def test_one_that_dies_is_named_at_once(learn):
-    _, results = learn(2, "came", name="dead", dead=1)
-    assert results[1] is None
-    assert results[0]["code"] == 1 and "process 1 of 2" in results[0]["stderr"] and "has terminated" in results[0]["stderr"]
+@pytest.mark.parametrize(
+    ("fault", "options", "words"),
+    [("stuck", ("--stuck-minutes", 0.05), "did not respond within 0.05 minutes"), ("dead", (), "has terminated")],
+)
+def test_one_that_does_not_come_or_dies_is_named(learn, fault, options, words):
+    _, results = learn(2, "came", *options, name=fault, **{fault: 1})
+    assert results[0]["code"] == 1 and words in results[0]["stderr"]
+    assert f"process 1 of 2 ({os.uname().nodename}, process " in results[0]["stderr"]
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -272,8 +270,7 @@ def test_ctrl_c_ends_the_wait_for_a_process_that_never_comes(rank):
             listener.close()
         else:
             listener.listen()
-        if (child := os.fork()) == 0:
-            wait_for_the_others(rank, address[1])
+        child = fork(partial(wait_for_the_others, rank, address[1]))
         if rank == 0:
             wait_until(lambda: socket.socket().connect_ex(address) == 0)
         else:
@@ -288,16 +285,13 @@ def test_ctrl_c_ends_the_wait_for_a_process_that_never_comes(rank):
 
 
 def wait_for_the_others(rank, port):
-    """In a child process: wait for another process of the training and exit, with 130 after Ctrl-C."""
+    """In a child process: wait for another process of the training until Ctrl-C; its exit code is 130 then."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "RANK": str(rank), "LOCAL_RANK": str(rank)}
-    try:
-        reset_process_state()
+    reset_process_state()
+    with pytest.raises(KeyboardInterrupt):
         init_process_group("cpu")
-    except KeyboardInterrupt:
-        os._exit(130)
-    finally:
-        os._exit(1)
+    return 130
 
 
 def test_processes_have_a_device_each():

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import cycle, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from moeir import cli, settings, variants
 from moeir.errors import UsageError
 from moeir.parsing import format_value
 from moeir.stages import base
-from tests.conftest import TOY, run_in_process, write_tiny_bert
+from tests.conftest import TOY, run_moeir, write_tiny_bert
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -106,15 +106,6 @@ def test_a_documented_command_is_valid(page: str, words: list[str], working_fold
     resolve(words)
 
 
-INVALID = ["fuse --runs a --rnu b", "fuse --run a --run b --method rff", "fuze --run a", "search --queries q", "info"]
-
-
-@pytest.mark.parametrize("command", INVALID)
-def test_an_invalid_command_would_be_noticed(command: str, working_folder: Path):
-    with pytest.raises(Exception, match=r"No such option|has no|No such command|needs|Usage"):
-        resolve(command.split())
-
-
 def write_beir_folder(folder: Path) -> None:
     """Write the toy data in BEIR's layout."""
     (folder / "qrels").mkdir(parents=True)
@@ -134,8 +125,7 @@ def test_the_tutorial_runs_from_its_first_command_to_its_last(tmp_path: Path, mo
     write_tiny_bert(tmp_path / "sentence-transformers" / "all-MiniLM-L6-v2", head=False, layers=6, max_position_embeddings=512)
     stages = set()
     for words in list_commands(TEXTS[DOCS / "tutorial.md"]):
-        result = run_in_process(*words)
-        assert result.code == 0, (shlex.join(words), result.stderr)
+        run_moeir(*words)
         stages.add(words[0])
     assert {"check", "init", "finetune", "mine-negatives", "encode", "index", "search", "fuse", "evaluate", "report", "rerank"} <= stages
 
@@ -174,22 +164,15 @@ def test_links_and_pictures_lead_somewhere(page: Path):
             assert anchor in {slugify(heading.replace("`", ""), "-") for heading in headings}, target
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The documentation, built; a warning of mkdocs is an error."""
-    folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder]
+def test_the_site_is_built_without_warnings_has_every_page_and_loads_nothing_from_elsewhere(tmp_path: Path):
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment, check=False)
     assert process.returncode == 0, process.stderr
-    return folder
-
-
-def test_the_site_has_every_page_and_loads_nothing_from_elsewhere(site: Path):
     navigation = yaml.safe_dump(yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"])
     for page in (page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")):
         assert re.search(rf"\b{re.escape(page)}\n", navigation), f"{page} is not in the navigation"
-    pages = list(site.rglob("*.html"))
+    pages = list(tmp_path.rglob("*.html"))
     assert len(pages) > len(WRITTEN)
     for page in pages:
         assert LOADED.findall(page.read_text(encoding="utf-8")) == [], page
@@ -234,12 +217,12 @@ def type_of(option: variants.Option) -> str:
 
 def flags_of_package(package: str) -> list[str]:
     """The flags whose help refers to a package."""
-    found = []
-    for name in cli.STAGES:
-        for setting in settings.list_settings(cli.stage_class(name)):
-            if re.search(rf"moeir variants {re.escape(package)}\b", setting.help) or setting.package == package:
-                found.append(f"`{name} {setting.flag}`")
-    return found
+    return [
+        f"`{name} {setting.flag}`"
+        for name in cli.STAGES
+        for setting in settings.list_settings(cli.stage_class(name))
+        if re.search(rf"moeir variants {re.escape(package)}\b", setting.help) or setting.package == package
+    ]
 
 
 @pytest.mark.parametrize(("name", "content"), [(GENERATED[0], commands_page), (GENERATED[1], variants_page)])
@@ -262,17 +245,13 @@ os.chdir(folder)
 def write_notebook(page: str) -> str:
     """The page on Python as a notebook, up to what needs more packages: its code as cells, its text between them."""
     text = re.sub(r"\]\((?!http)([^)]+)\)", r"](../docs/\1)", page[: page.index("## PyTerrier")]).replace("../docs/../", "../")
-    cells = [COPY_TOY_DATA]
-    kinds = ["code"]
-    for number, part in enumerate(re.split(r"```python[^\n]*\n(.*?)```\n", text, flags=re.DOTALL)):
-        cells.append(part)
-        kinds.append("code" if number % 2 else "markdown")
-    order = [1, 0, *range(2, len(cells))]  # the title first
+    title, *parts = re.split(r"```python[^\n]*\n(.*?)```\n", text, flags=re.DOTALL)
+    cells = [("markdown", title), ("code", COPY_TOY_DATA), *zip(cycle(("code", "markdown")), parts)]
     notebook = {
         "cells": [
-            {"cell_type": kinds[number], "id": f"cell-{place}", "metadata": {}, "source": cells[number].strip().splitlines(keepends=True)}
-            | ({"execution_count": None, "outputs": []} if kinds[number] == "code" else {})
-            for place, number in enumerate(order)
+            {"cell_type": kind, "id": f"cell-{number}", "metadata": {}, "source": source.strip().splitlines(keepends=True)}
+            | ({"execution_count": None, "outputs": []} if kind == "code" else {})
+            for number, (kind, source) in enumerate(cells)
         ],
         "metadata": {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}},
         "nbformat": 4,

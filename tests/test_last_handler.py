@@ -1,6 +1,5 @@
 """Errors that nobody foresaw, and texts from outside in what is printed: one line, no traceback, no control characters."""
 
-import logging
 import os
 import signal
 import subprocess
@@ -8,7 +7,6 @@ import sys
 
 import pytest
 
-from moeir import console
 from moeir.evaluation import tables
 from moeir.parsing import escape_controls, shorten_message
 from moeir.stages.evaluate import Evaluate
@@ -75,12 +73,6 @@ def test_ctrl_c_while_the_command_line_is_imported_is_one_line_unless_it_is_igno
     assert (result.code, result.stderr) == (0, "") and result.stdout.startswith("moeir ")
 
 
-def test_a_log_line_stays_a_line(capsys):
-    console.configure_logging()
-    logging.getLogger("moeir.test").info("made %s", "a\nb\x1b]0;title\x07")
-    assert capsys.readouterr().err == "made a\\nb\\x1b]0;title\\x07\n"
-
-
 def test_a_name_cannot_split_a_table():
     rows = [["a\nb", 0.5], ["c\td\x1b[31m", 0.25]]
     assert len(tables.format_table(["run", "RR"], rows).split("\n")) == 4
@@ -95,18 +87,11 @@ def test_other_letters_stay_as_they_are():
     assert len(shorten_message("word " * 10_000)) == 4_001
 
 
-def run_in_shell(line, folder, **environment):
+def run_in_shell(line, folder):
     """A shell's line with the command as $MOEIR: its exit code, what it printed, and its errors."""
-    environment = os.environ | {"MOEIR": f"{sys.executable} -m moeir"} | environment
+    environment = os.environ | {"MOEIR": f"{sys.executable} -m moeir"}
     done = subprocess.run(["sh", "-c", line], cwd=folder, env=environment, capture_output=True, timeout=300, check=False)
     return done.returncode, done.stdout.decode(), done.stderr.decode()
-
-
-@pytest.fixture
-def runs(tmp_path):
-    (tmp_path / "run.trec").write_text("1 Q0 d1 1 2.0 x\n", encoding="utf-8")
-    (tmp_path / "qrels").write_text("1 0 d1 1\n", encoding="utf-8")
-    return tmp_path
 
 
 @pytest.mark.parametrize(
@@ -116,18 +101,16 @@ def runs(tmp_path):
         ("$MOEIR evaluate --run - --qrels qrels <&-", 3, "error: standard input: holds no line"),
         ("$MOEIR evaluate --run absent --qrels qrels 0<&- 1>&- 2>&-", 3, ""),
         ("$MOEIR evaluate --run run.trec --qrels qrels --output table.txt 0<&- 1>&- 2>&-", 0, ""),
+        ("$MOEIR evaluate --run $(printf 'b\\377.trec') --qrels qrels", 2, "expected UTF-8 text without zero bytes; rename the file"),
     ],
 )
-def test_closed_streams_fail_only_who_needs_them(runs, line, code, message):
-    exit_code, _, errors = run_in_shell(line, runs)
+def test_closed_streams_fail_only_who_needs_them_and_a_name_that_is_not_utf_8_is_refused(tmp_path, line, code, message):
+    (tmp_path / "run.trec").write_text("1 Q0 d1 1 2.0 x\n", encoding="utf-8")
+    (tmp_path / "qrels").write_text("1 0 d1 1\n", encoding="utf-8")
+    exit_code, _, errors = run_in_shell(line, tmp_path)
     assert exit_code == code and errors.count("\n") == bool(message) and message in errors and "Traceback" not in errors, errors
 
 
-def test_a_terminal_without_utf_8_shows_what_it_can(runs):
-    code, printed, errors = run_in_shell("$MOEIR variants objectives", runs, PYTHONIOENCODING="ascii")
+def test_a_terminal_without_utf_8_shows_what_it_can(tmp_path):
+    code, printed, errors = run_in_shell("PYTHONIOENCODING=ascii $MOEIR variants objectives", tmp_path)
     assert code == 0 and printed.isascii() and "\\u" in printed, errors
-
-
-def test_a_name_that_is_not_utf_8_is_refused(runs):
-    code, _, errors = run_in_shell("$MOEIR evaluate --run $(printf 'b\\377.trec') --qrels qrels", runs)
-    assert code == 2 and errors.count("\n") == 1 and "expected UTF-8 text without zero bytes; rename the file" in errors, errors

@@ -102,11 +102,3 @@ def test_documents_near_to_a_positive_are_those_of_a_loop(lists, positives, marg
         assert near == {}
     else:
         assert near == {"q": set().union(*(likely_relevant(hits, positives, margin, relative_margin) for hits in lists))}
-
-
-@pytest.mark.parametrize(("positive", "dropped", "kept"), [(10.0, 9.5, 9.25), (-10.0, -10.5, -10.75)])
-def test_a_relative_bound_lies_below_the_positive_whatever_its_sign(positive, dropped, kept):
-    near = mining.find_near_positives(
-        [Run.from_hits({"q": {"p": positive, "x": dropped, "y": kept}})], {"q": {"p": 1}}, relative_margin=0.05
-    )
-    assert near["q"] - {"p"} == {"x"}

@@ -1,5 +1,7 @@
 """A checkpoint as a search model of MTEB, evaluated by MTEB itself on local tasks."""
 
+import importlib
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -23,27 +25,14 @@ def setup_module():
 
 
 def task_of(corpus, queries, judged, name="Local"):
-    """A retrieval task of MTEB over collections in memory."""
+    """A retrieval task of MTEB over collections in memory, described as SciFact."""
     import datasets
     from mteb.abstasks.retrieval import AbsTaskRetrieval
-    from mteb.abstasks.task_metadata import TaskMetadata
 
-    unknown = ["reference", "date", "domains", "task_subtypes", "license", "annotations_creators", "dialect", "sample_creation"]
-    unknown += ["bibtex_citation"]
+    changes = {"name": name, "dataset": {"path": "local", "revision": "1"}, "eval_splits": ["test"], "prompt": None}
 
     class Local(AbsTaskRetrieval):
-        metadata = TaskMetadata(
-            name=name,
-            dataset={"path": "local", "revision": "1"},
-            description="local",
-            type="Retrieval",
-            category="t2t",
-            modalities=["text"],
-            eval_splits=["test"],
-            eval_langs=["eng-Latn"],
-            main_score="ndcg_at_10",
-            **dict.fromkeys(unknown),
-        )
+        metadata = mteb.get_task("SciFact").metadata.model_copy(update=changes)
 
         def load_data(self, *arguments, **options):
             records = [{"id": text.id, "title": text.title, "text": text.text} for text in corpus]
@@ -89,25 +78,25 @@ def test_mteb_measures_what_evaluate_measures_and_the_example_prints_it(
 
 def test_reranking_tasks_get_scores_of_their_documents_only(tmp_path, came_checkpoint, toy, toy_task):
     model = SearchModel(came_checkpoint, tmp_path, expert="global", dtype="float32")
-    place = {"task_metadata": toy_task.metadata, "hf_split": "test", "hf_subset": "default"}
+    split = {"task_metadata": toy_task.metadata, "hf_split": "test", "hf_subset": "default"}
     with pytest.raises(UsageError, match="no corpus yet"):
-        model.search([{"id": "q", "text": "owls"}], top_k=3, **place)
+        model.search([{"id": "q", "text": "owls"}], top_k=3, **split)
     model.index(
-        [{"id": text.id, "text": text.content} for text in texts.read_texts(toy / "corpus.jsonl")] + [{"id": "empty", "text": ""}], **place
+        [{"id": text.id, "text": text.content} for text in texts.read_texts(toy / "corpus.jsonl")] + [{"id": "empty", "text": ""}], **split
     )
     queries = [{"id": query.id, "text": query.content, "instruction": "now"} for query in texts.read_texts(toy / "test-queries.tsv")][:2]
-    everything = model.search(queries, top_k=1000, **place)
+    everything = model.search(queries, top_k=1000, **split)
     assert all("empty" in documents for documents in everything.values())
     wanted = {query["id"]: list(everything[query["id"]])[3:6] for query in queries}
-    found = model.search(queries, top_k=2, top_ranked=wanted, **place)
-    assert found == {query: {document: everything[query][document] for document in wanted[query][:2]} for query in wanted}
+    results = model.search(queries, top_k=2, top_ranked=wanted, **split)
+    assert results == {query: {document: everything[query][document] for document in wanted[query][:2]} for query in wanted}
     with pytest.raises(UsageError, match="'q': expected a text, found list"):
-        model.search([{"id": "q", "text": [{"role": "user"}]}], top_k=3, **place)
+        model.search([{"id": "q", "text": [{"role": "user"}]}], top_k=3, **split)
 
 
 def test_faulty_records_of_mteb_are_refused_by_row(tmp_path, came_checkpoint, toy_task):
     model = SearchModel(came_checkpoint, tmp_path, expert="global", dtype="float32")
-    place = {"task_metadata": toy_task.metadata, "hf_split": "test", "hf_subset": "default"}
+    split = {"task_metadata": toy_task.metadata, "hf_split": "test", "hf_subset": "default"}
     owl = {"id": "owl", "text": "an owl", "title": None}
     for record, message in (
         ({"id": "bat", "text": None}, "document 2: text is not a string: null"),
@@ -117,16 +106,16 @@ def test_faulty_records_of_mteb_are_refused_by_row(tmp_path, came_checkpoint, to
         ({"id": "a bat", "text": "a bat"}, "document 2: id with white space: 'a bat'"),
     ):
         with pytest.raises(DataError, match=message):
-            model.index([owl, record], **place)
-    model.index([owl, {"id": 7, "text": "a bat"}], **place)
-    assert list(model.search([{"id": 1, "text": "a bat"}], top_k=1, **place)["1"]) == ["7"]
+            model.index([owl, record], **split)
+    model.index([owl, {"id": 7, "text": "a bat"}], **split)
+    assert list(model.search([{"id": 1, "text": "a bat"}], top_k=1, **split)["1"]) == ["7"]
     with pytest.raises(DataError, match="query 1: text: half a character"):
-        model.search([{"id": "q", "text": "owl \udc00"}], top_k=1, **place)
+        model.search([{"id": "q", "text": "owl \udc00"}], top_k=1, **split)
     with pytest.raises(DataError, match="query 1: instruction is not a string: 3"):
-        model.search([{"id": "q", "text": "owl", "instruction": 3}], top_k=1, **place)
+        model.search([{"id": "q", "text": "owl", "instruction": 3}], top_k=1, **split)
     for count in (0, -1, 10**30):
         with pytest.raises(UsageError, match="top_k: expected a whole number"):
-            model.search([{"id": "q", "text": "owl"}], top_k=count, top_ranked={"q": ["owl"]}, **place)
+            model.search([{"id": "q", "text": "owl"}], top_k=count, top_ranked={"q": ["owl"]}, **split)
 
 
 def test_what_cannot_search_is_refused(tmp_path, came_checkpoint, moeir, tiny_model):
@@ -153,8 +142,12 @@ def test_mteb_gives_minilm_its_published_number(moeir, tmp_path, name, published
     assert result.scores["test"][0]["ndcg_at_10"] == pytest.approx(published, abs=6e-5)
 
 
-@pytest.mark.parametrize(("module", "package_name"), [("mteb", "mteb"), ("pyterrier", "python-terrier")])
-def test_a_missing_package_is_named_with_its_extra(moeir_outside, module, package_name):
-    program = f"import sys; sys.modules['{module}'] = None; import moeir.{module}"
-    result = moeir_outside(program=program)
-    assert f"moeir.{module}: the package {package_name} is not installed; pip install 'moeir[{module}]'" in result.stderr
+@pytest.mark.parametrize(
+    ("module", "imported", "package_name"), [("mteb", "mteb.models.model_meta", "mteb"), ("pyterrier", "pyterrier", "python-terrier")]
+)
+def test_a_missing_package_is_named_with_its_extra(monkeypatch, module, imported, package_name):
+    monkeypatch.setitem(sys.modules, imported, None)
+    monkeypatch.delitem(sys.modules, f"moeir.{module}", raising=False)
+    message = re.escape(f"moeir.{module}: the package {package_name} is not installed; pip install 'moeir[{module}]'")
+    with pytest.raises(UsageError, match=message):
+        importlib.import_module(f"moeir.{module}")

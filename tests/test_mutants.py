@@ -91,15 +91,12 @@ def little_tree(tmp_path, monkeypatch):
 def test_mutants_are_killed_survive_and_run_out_of_time_in_a_copy(little_tree, monkeypatch):
     original = (little_tree / "moeir/heads/half.py").read_bytes()
     copy = mutants.Copy(little_tree.with_name("copy") / "job0")
-    tests, others = mutants.tests_of("moeir/heads/half.py")
-    assert (tests, others) == (["tests/heads/test_half.py"], []) and copy.run(tests, 60)[0] == "survived", (
-        "nothing is changed, so nothing fails"
-    )
+    assert mutants.tests_of("moeir/heads/half.py") == (["tests/heads/test_half.py"], [])
     by_line = {mutant.after: mutant for mutant in all_mutants(original.decode())}
     for line, status in {"return x * 2 if x >= 0 else 0": "killed", "return x / 2 if x > 0 else 0": "survived"}.items():
         outcome = copy.try_mutant("moeir/heads/half.py", by_line[line])
         assert outcome["status"] == status and ("test_half" in outcome["killer"]) == (status == "killed")
     run = copy.run
-    monkeypatch.setattr(copy, "run", lambda tests, limit, recompile: run(tests, 1.0, recompile))
+    monkeypatch.setattr(copy, "run", lambda tests, limit, recompile: run(tests, 0.3, recompile))
     assert copy.try_mutant("moeir/heads/half.py", by_line["pass"])["status"] == "killed by time"
     assert (copy.folder / "moeir/heads/half.py").read_bytes() == original == (little_tree / "moeir/heads/half.py").read_bytes()

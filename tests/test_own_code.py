@@ -3,7 +3,7 @@
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ import pytest
 import moeir as package
 from moeir import variants
 from moeir.errors import ArtifactError, UsageError
+from tests.conftest import CommandResult, run_in_process, run_moeir
 
 PAGE = (Path(__file__).parents[1] / "docs" / "extending.md").read_text(encoding="utf-8")
 MODULES = dict(re.findall(r"```python title=\"(\w+)\.py\"\n(.*?)```", PAGE, re.DOTALL))
@@ -121,59 +122,55 @@ def forget_modules() -> None:
         del sys.modules[name]
 
 
-def train(moeir: Callable[..., object], toy: Path, model: Path, output: Path, *arguments: object) -> object:
-    """Two steps on the toy examples."""
-    moeir("index", "--corpus", toy / "corpus.jsonl", "--engine", "bm25", "--output", output.parent / "bm25")
-    run = output.parent / "train.trec"
-    moeir("search", "--index", output.parent / "bm25", "--queries", toy / "train-queries.jsonl", "--output", run)
-    moeir("mine-negatives", "--run", run, "--qrels", toy / "train.qrels", "--output", output.parent / "train.jsonl")
-    inputs = ("--train", output.parent / "train.jsonl", "--corpus", toy / "corpus.jsonl", "--queries", toy / "train-queries.jsonl")
-    return moeir("finetune", "--model", model, *inputs, *arguments, "--negatives", 1, "--steps", 2, "--batch-size", 2, "--output", output)
+def train(toy: Path, model: Path, *arguments: object) -> CommandResult:
+    """Two steps on an example; the checkpoint is `ckpt`."""
+    Path("train.jsonl").write_text('{"query_id": "t1", "positive_ids": ["owl"], "negative_ids": ["cat"]}\n', encoding="utf-8")
+    inputs = ("--train", "train.jsonl", "--corpus", toy / "corpus.jsonl", "--queries", toy / "train-queries.jsonl")
+    sizes = ("--negatives", 1, "--steps", 2, "--batch-size", 1)
+    return run_in_process("finetune", "--model", model, *inputs, *arguments, *sizes, "--output", "ckpt")
 
 
-def test_the_engine_of_the_page_keeps_signs_only(own_code, moeir, encodings, toy) -> None:
-    result = moeir("index", "--encodings", encodings, "--engine", "global=my_signs:Signs", "--output", "idx")
-    assert result.code == 0, result.stderr
+def test_the_engine_of_the_page_keeps_signs_only(own_code, encodings, toy) -> None:
+    run_moeir("index", "--encodings", encodings, "--engine", "global=my_signs:Signs", "--output", "idx")
     stored = np.load(own_code / "idx" / "global" / "vectors.npy")
     assert np.array_equal(stored, np.sign(np.load(encodings / "global" / "vectors.npy")))
     assert json.loads((own_code / "idx" / "global" / "engine.json").read_text())["exact"] is False
-    assert moeir("search", "--index", "idx", "--queries", toy / "test-queries.tsv", "--expert", "global").code == 0
+    run_moeir("search", "--index", "idx", "--queries", toy / "test-queries.tsv", "--expert", "global")
 
 
 def test_an_own_architecture_is_trained_searched_and_opened_only_if_named(own_code, moeir, tiny_model, toy) -> None:
-    result = train(moeir, toy, tiny_model, own_code / "ckpt", "--arch", "my_architecture:TwoPoolings:dim=8", "--objective", "competitive")
+    result = train(toy, tiny_model, "--arch", "my_architecture:TwoPoolings:dim=8", "--objective", "competitive")
     assert result.code == 0, result.stderr
     assert json.loads((own_code / "ckpt" / "moeir.json").read_text())["architecture"] == "my_architecture:TwoPoolings:dim=8"
     manifest = json.loads((own_code / "ckpt" / "manifest.json").read_text())
     assert manifest["settings"]["arch"] == "my_architecture:TwoPoolings:dim=8"
     assert re.fullmatch(r"my_architecture:[0-9a-f]{64}", *manifest["sources"]["code"])
     forget_modules()
-    encode = ("encode", "--model", own_code / "ckpt", "--corpus", toy / "corpus.jsonl", "--output", own_code / "enc")
+    encode = ("encode", "--model", "ckpt", "--corpus", toy / "corpus.jsonl", "--output", "enc")
     result = moeir(*encode)
     assert result.code == 4 and "my_architecture:TwoPoolings is code outside of moeir" in result.stderr
     assert "add --code my_architecture" in result.stderr
     assert "my_architecture" not in sys.modules
     with pytest.raises(ArtifactError, match="in Python: import my_architecture"):
         package.open_checkpoint(own_code / "ckpt")
-    assert moeir(*encode, "--code", "my_architecture").code == 0
+    run_moeir(*encode, "--code", "my_architecture")
     forget_modules()
-    assert moeir("index", "--encodings", own_code / "enc", "--output", own_code / "idx").code == 0
-    search = ("search", "--index", own_code / "idx", "--queries", toy / "test-queries.tsv", "--output", own_code / "runs")
+    run_moeir("index", "--encodings", "enc", "--output", "idx")
+    search = ("search", "--index", "idx", "--queries", toy / "test-queries.tsv", "--output", "runs")
     assert moeir(*search).code == 4
-    result = moeir(*search, "--code", "my_architecture")
-    assert result.code == 0, result.stderr
+    run_moeir(*search, "--code", "my_architecture")
     assert {file.name for file in (own_code / "runs").glob("*.trec")} == {"first.trec", "mean.trec", "fused.trec"}
 
 
-def test_a_changed_module_is_not_already_made(own_code, moeir, tiny_model, toy) -> None:
+def test_a_changed_module_is_not_already_made(own_code, tiny_model, toy) -> None:
     arguments = ("--arch", "dense", "--objective", "my_loss:triplet:margin=0.5")
-    result = train(moeir, toy, tiny_model, own_code / "ckpt", *arguments)
+    result = train(toy, tiny_model, *arguments)
     assert result.code == 0, result.stderr
-    assert "already made" in train(moeir, toy, tiny_model, own_code / "ckpt", *arguments).stderr
+    assert "already made" in train(toy, tiny_model, *arguments).stderr
     with (own_code / "my_loss.py").open("a") as module:
         module.write("\n# changed\n")
     forget_modules()
-    result = train(moeir, toy, tiny_model, own_code / "ckpt", *arguments)
+    result = train(toy, tiny_model, *arguments)
     assert result.code != 0 and "--force" in result.stderr
 
 
@@ -188,16 +185,14 @@ def test_an_own_fusion_agrees_with_its_formula_for_all_queries_at_once(own_code,
 
 
 def test_an_own_engine_is_named_by_its_index(own_code, moeir, encodings, index, toy) -> None:
-    result = moeir("index", "--encodings", encodings, "--engine", "global=my_more:Slow", "--output", own_code / "idx")
-    assert result.code == 0, result.stderr
+    result = run_moeir("index", "--encodings", encodings, "--engine", "global=my_more:Slow", "--output", own_code / "idx")
     assert "--code my_more" in result.stderr  # of the next command
     assert len(json.loads((own_code / "idx" / "manifest.json").read_text())["sources"]["code"]) == 1
     forget_modules()
     search = ("search", "--queries", toy / "test-queries.tsv", "--expert", "global")
     result = moeir(*search, "--index", own_code / "idx")
     assert result.code == 4 and f"{own_code / 'idx'}: my_more:Slow is code outside of moeir" in result.stderr
-    own, flat = moeir(*search, "--index", own_code / "idx", "--code", "my_more"), moeir(*search, "--index", index)
-    assert own.code == 0, own.stderr
+    own, flat = run_moeir(*search, "--index", own_code / "idx", "--code", "my_more"), run_moeir(*search, "--index", index)
     own_rows, flat_rows = ([line.split() for line in result.stdout.splitlines()] for result in (own, flat))
     assert [row[:3] for row in own_rows] == [row[:3] for row in flat_rows]
     assert np.allclose([float(row[4]) for row in own_rows], [float(row[4]) for row in flat_rows], rtol=1e-5)
@@ -205,22 +200,6 @@ def test_an_own_engine_is_named_by_its_index(own_code, moeir, encodings, index, 
     assert result.code == 2 and "the engines that read texts are" in result.stderr
     assert "the engines that read texts" not in moeir("index", "--corpus", toy / "corpus.jsonl", "--engine", "my_more:WordCount",
                                                       "--output", own_code / "texts", "--dry-run").stderr  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ("no_such_module:fn", "there is no module 'no_such_module'"),
-        ("my_fusion:absent", "my_fusion:absent: expected a function whose first parameter is `lists`, found nothing of this name"),
-        ("json:loads", "json:loads: expected a function whose first parameter is `lists`, found loads("),
-        ("my_broken:fn", "module my_broken: ZeroDivisionError: division by zero"),
-    ],
-)
-def test_what_is_no_fusion_is_one_line(own_code, moeir, spec, message) -> None:
-    (own_code / "my_broken.py").write_text("1 / 0\n")
-    (own_code / "a.trec").write_text("q Q0 d 1 1.0 t\n")
-    result = moeir("fuse", "--run", "a.trec", "--run", "a.trec", "--method", spec)
-    assert result.code == 2 and result.stderr.startswith(f"error: {message}") and result.stderr.count("\n") == 1
 
 
 def test_a_class_of_another_kind_is_refused(own_code) -> None:
@@ -241,41 +220,45 @@ def test_a_module_that_only_a_file_names_is_never_imported(own_code, moeir, toy)
     assert result.code == 3 and "add --code my_trap" in result.stderr and not (own_code / "sprung").exists()
 
 
-def test_an_architecture_derived_from_ours_has_its_options(own_code, moeir, tiny_model, toy) -> None:
+def test_an_architecture_derived_from_ours_has_its_options(own_code, tiny_model, toy) -> None:
     arch = "my_more:Adapted:adapters=2,adapter_maps=query+value,pooling=mean"
-    assert moeir("init", "--model", tiny_model, "--arch", arch, "--output", "ckpt").code == 0
+    run_moeir("init", "--model", tiny_model, "--arch", arch, "--output", "ckpt")
     spec = json.loads((own_code / "ckpt/moeir.json").read_text())["architecture"]
     assert "pooling=mean" in spec and "adapters=2,adapter_alpha=none,adapter_dropout=0.0,adapter_maps=query+value" in spec
-    assert moeir("encode", "--model", "ckpt", "--corpus", toy / "corpus.jsonl", "--code", "my_more", "--output", "enc").code == 0
+    run_moeir("encode", "--model", "ckpt", "--corpus", toy / "corpus.jsonl", "--code", "my_more", "--output", "enc")
 
 
-FUSE = "fuse --run run.trec b=run.trec --method my_faulty:"
-SEARCH = "search --index idx --query owl --depth 3 --code my_faulty"
+FUSE = "fuse --run run.trec b=run.trec --method "
+SEARCH = "search --query owl --depth 3 --code my_faulty --index "
 ARRAYS = "the fusion has to return two arrays of one length: documents of the lists, ascending, and their scores, finite"
-FAULTS = {  # of a name in the module: the command that meets it, its exit code and words
-    "none": (f"{FUSE}none", 2, ARRAYS),
-    "not_a_number": (f"{FUSE}not_a_number", 2, ARRAYS),
-    "Outside": (f"{SEARCH} --expert global", 2, "global: its engine returned rows (1, 3) up to 10"),
-    "Unsure": (f"{SEARCH} --expert global", 2, "and scores (1, 3), 3 of them NaN; expected (1, 3)"),
-    "Doubtful": (f"{SEARCH} --fuse exact-sum --output runs", 3, "a sum of scores is NaN"),
-    "NoExpert": ("init --model tiny --arch my_faulty:NoExpert --output ckpt", 2, "my_faulty:NoExpert: has no expert"),
-}
+FAULTS = [  # a command, its exit code and words
+    (f"{FUSE}no_such_module:fn", 2, "error: there is no module 'no_such_module'"),
+    (f"{FUSE}my_fusion:absent", 2, "my_fusion:absent: expected a function whose first parameter is `lists`, found nothing of this name"),
+    (f"{FUSE}json:loads", 2, "json:loads: expected a function whose first parameter is `lists`, found loads("),
+    (f"{FUSE}my_broken:fn", 2, "module my_broken: ZeroDivisionError: division by zero"),
+    (f"{FUSE}my_faulty:none", 2, ARRAYS),
+    (f"{FUSE}my_faulty:not_a_number", 2, ARRAYS),
+    (f"{SEARCH}Outside --expert global", 2, "global: its engine returned rows (1, 3) up to 10"),
+    (f"{SEARCH}Unsure --expert global", 2, "and scores (1, 3), 3 of them NaN; expected (1, 3)"),
+    (f"{SEARCH}Doubtful --fuse exact-sum --output runs", 3, "a sum of scores is NaN"),
+    ("init --model tiny --arch my_faulty:NoExpert --output ckpt", 2, "my_faulty:NoExpert: has no expert"),
+]
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_what_own_code_returns_is_checked(own_code, moeir, bm25_index, encodings, tiny_model, toy, name) -> None:
-    command, code, message = FAULTS[name]
+@pytest.mark.parametrize(("command", "code", "message"), FAULTS)
+def test_what_own_code_is_and_returns_is_checked(own_code, moeir, encodings, tiny_model, command, code, message) -> None:
     (own_code / "tiny").symlink_to(tiny_model)
-    moeir("search", "--index", bm25_index, "--queries", toy / "test-queries.tsv", "--output", "run.trec")
-    if command.startswith("search"):
-        assert moeir("index", "--encodings", encodings, "--engine", f"global=my_faulty:{name}", "--output", "idx").code == 0
+    (own_code / "my_broken.py").write_text("1 / 0\n")
+    (own_code / "run.trec").write_text("q Q0 d 1 1.0 t\n")
+    if (engine := re.search(r"--index (\w+)", command)) is not None:
+        run_moeir("index", "--encodings", encodings, "--engine", f"global=my_faulty:{engine[1]}", "--output", engine[1])
     result = moeir(*command.split())
-    assert result.code == code and message in result.stderr and result.stdout == ""
+    assert (result.code, result.stdout) == (code, "") and result.messages[-1].startswith("error: ") and message in result.messages[-1]
 
 
-@pytest.mark.parametrize(("name", "words"), [("vector", "[2] with a gradient"), ("constant", "[] without a gradient")])
-def test_what_an_own_objective_returns_is_checked(own_code, moeir, tiny_model, toy, name, words) -> None:
-    result = train(moeir, toy, tiny_model, own_code / "ckpt", "--arch", "dense", "--objective", f"my_faulty:{name}")
+@pytest.mark.parametrize(("name", "words"), [("vector", "[1] with a gradient"), ("constant", "[] without a gradient")])
+def test_what_an_own_objective_returns_is_checked(own_code, tiny_model, toy, name, words) -> None:
+    result = train(toy, tiny_model, "--arch", "dense", "--objective", f"my_faulty:{name}")
     assert result.code == 2 and f"--objective returned a loss of shape {words}" in result.stderr
 
 
@@ -286,15 +269,13 @@ def test_variants_shows_own_code(own_code, moeir) -> None:
     assert moeir("variants", "my_fusion:absent").stderr.startswith("error: there is no package or variant 'my_fusion:absent'")
 
 
-def test_an_own_format_is_written_and_read_back(own_code, moeir, toy) -> None:
+def test_an_own_format_is_written_and_read_back(own_code, toy) -> None:
     source = own_code / "queries.jsonl"
     source.write_bytes((toy / "train-queries.jsonl").read_bytes())
     spec = "my_more:Arrows:arrow==>"
-    result = moeir("convert", "--input", source, "--to", spec, "--output", own_code / "arrows")
-    assert result.code == 0, result.stderr
+    run_moeir("convert", "--input", source, "--to", spec, "--output", "arrows")
     assert (own_code / "arrows").read_text().splitlines()[0] == "t1 => who hunts mice at night"
     assert json.loads((own_code / "arrows.manifest.json").read_text())["settings"]["to"] == spec
-    back = moeir("convert", "--input", own_code / "arrows", "--from", spec, "--to", "texts", "--output", own_code / "back.jsonl")
-    assert back.code == 0, back.stderr
+    run_moeir("convert", "--input", "arrows", "--from", spec, "--to", "texts", "--output", "back.jsonl")
     written, original = ([json.loads(line)["text"] for line in path.read_text().splitlines()] for path in (own_code / "back.jsonl", source))
     assert written == original

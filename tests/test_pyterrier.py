@@ -4,7 +4,6 @@ import pandas as pd
 import pyterrier as pt
 import pytest
 
-import moeir as package
 from moeir.errors import DataError, UsageError
 from moeir.pyterrier import Indexer, Reranker, Retriever
 from moeir.records import runs, texts
@@ -66,8 +65,8 @@ def test_a_pipeline_equals_the_command_line(moeir, tmp_path, index, bm25_index, 
 
 
 def test_an_indexer_makes_what_encode_and_index_make(tmp_path, came_checkpoint, index, bm25_index, queries, documents):
-    made = Indexer(came_checkpoint, tmp_path / "came", dtype="float32").index(documents)
-    assert lists_of(made(queries)) == lists_of(Retriever(index, dtype="float32")(queries))
+    retriever = Indexer(came_checkpoint, tmp_path / "came", dtype="float32").index(documents)
+    assert lists_of(retriever(queries)) == lists_of(Retriever(index, dtype="float32")(queries))
     assert lists_of(Indexer(None, tmp_path / "bm25").index(iter(documents))(queries)) == lists_of(Retriever(bm25_index)(queries))
     made_at = (tmp_path / "bm25" / "index" / "manifest.json").stat().st_mtime_ns
     assert Indexer(None, tmp_path / "bm25").index(documents).searcher.ids == [document["docno"] for document in documents]
@@ -88,20 +87,6 @@ def test_frames_without_rows_and_own_columns(index, came_checkpoint, queries):
     assert Reranker(came_checkpoint)(pd.DataFrame(columns=["qid", "query", "docno", "text"])).empty
     with pytest.raises(KeyError, match="text"):
         Reranker(came_checkpoint)(retriever(queries))
-
-
-def test_pipelines_join_and_evaluate(index, bm25_index, queries, toy):
-    lists = Retriever(index, num_results=4), Retriever(bm25_index, num_results=4)
-    union = {qid: set(part["docno"]) for qid, part in (lists[0] | lists[1])(queries).groupby("qid")}
-    parts = [{qid: set(part["docno"]) for qid, part in one(queries).groupby("qid")} for one in lists]
-    assert all(union[qid] == parts[0][qid] | parts[1].get(qid, set()) for qid in union)
-    graded = pd.read_csv(toy / "test-qrels.tsv", sep="\t", names=["qid", "docno", "label"], skiprows=1, dtype={"qid": str, "docno": str})
-    table = pt.Experiment(list(lists), queries, graded, ["ndcg_cut_10"], names=["came", "bm25"])
-    hits = {one["name"]: value for one, value in zip(table.to_dict("records"), table["ndcg_cut_10"], strict=True)}
-    for name, one in zip(("came", "bm25"), lists, strict=True):
-        run = {qid: dict(found) for qid, found in lists_of(one(queries)).items()}
-        (means,) = package.evaluate(run={name: run}, qrels=toy / "test-qrels.tsv", measure=["nDCG@10"]).values()
-        assert hits[name] == pytest.approx(means["nDCG@10"], abs=1e-6)
 
 
 @pytest.mark.parametrize("missing", [None, pd.NA])

@@ -73,16 +73,6 @@ def test_every_variant_says_what_it_is_and_has_defaults_that_convert_and_are_tho
         assert keywords == defaults
 
 
-def test_resolving_loads_nothing_heavy(moeir_outside):
-    program = (
-        "import sys; from moeir import variants\n"
-        "for package in variants.PACKAGES: variants.list_variants(package)\n"
-        "variants.resolve_spec('architectures', 'came:shared_layers=3')\n"
-        "sys.exit(', '.join({'torch', 'numpy', 'numba', 'scipy'} & sys.modules.keys()))"
-    )
-    assert moeir_outside(program=program).stderr.strip() == ""
-
-
 def test_variants_are_listed(moeir):
     result = moeir("variants", "fusion")
     assert result.stdout.splitlines()[0] == "fusion" and "  rrf            Reciprocal rank fusion" in result.stdout

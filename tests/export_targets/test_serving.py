@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import random
 import re
 import shutil
@@ -20,8 +21,10 @@ from moeir.export_targets.base import ExportedDocument, ExportSchema
 from moeir.export_targets.loaders.documents import load_documents
 from moeir.records.texts import Text
 from tests.conftest import run_moeir
+from tests.kill_points import fork
 
-ROOT, DEPTH = Path(__file__).parents[2], 50
+ROOT = Path(__file__).parents[2]
+DOCUMENTS, DEPTH = 140, 50  # more documents than two batches of a loader
 SEARCH = ("--depth", DEPTH, "--dtype", "float32", "--fuse", "came-sum")
 EXPERTS = ("lexical", "local", "global")
 LOADERS = {"qdrant": "QdrantCollection", "milvus": "MilvusCollection"}
@@ -32,7 +35,7 @@ TOLERANCE = {"rel": 2e-6, "abs": 5e-6}
 
 
 class Served(NamedTuple):
-    """A checkpoint, encodings of 300 documents, and what moeir finds: hits of each expert and fused, by query."""
+    """A checkpoint, encodings of documents, and what moeir finds: hits of each expert and fused, by query."""
 
     checkpoint: Path
     encodings: Path
@@ -54,9 +57,9 @@ def served(tmp_path_factory: pytest.TempPathFactory, came_checkpoint: Path, toy:
     """Documents of words drawn from the toy texts by a seed, so that no two score alike."""
     folder, draw = tmp_path_factory.mktemp("served"), random.Random(3)
     words = sorted({word for line in (toy / "corpus.jsonl").read_text().splitlines() for word in re.findall("[a-z]+", line.lower())})
-    records = [{"_id": f"d{number}", "title": draw.choice(words), "text": " ".join(draw.choices(words, k=12))} for number in range(300)]
+    records = [{"_id": f"d{row}", "title": draw.choice(words), "text": " ".join(draw.choices(words, k=12))} for row in range(DOCUMENTS)]
     (folder / "corpus.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    queries = {f"q{number}": " ".join(draw.choices(words, k=5)) for number in range(8)}
+    queries = {f"q{number}": " ".join(draw.choices(words, k=5)) for number in range(4)}
     (folder / "queries.tsv").write_text("".join(f"{name}\t{text}\n" for name, text in queries.items()))
     for arguments in (
         ("encode", "--model", came_checkpoint, "--corpus", folder / "corpus.jsonl", "--dtype", "float32", "--output", folder / "enc"),
@@ -174,7 +177,7 @@ def test_after_kills_every_expert_finds_what_moeir_finds(
     folder, location = export(engine), location_of(engine, tmp_path)
     for batches in kills:  # in the middle of a batch, and when all documents are stored
         run_loader(folder, location, kill_after=batches)
-    assert run_loader(folder, location, "--replace") == "300 documents are loaded\n"
+    assert run_loader(folder, location, "--replace") == f"{DOCUMENTS} documents are loaded\n"
     collection = open_collection(engine, folder, location)
     lists = search_engine(collection, served, **({"candidates": 16384} if engine == "milvus" else {}))
     for expert in EXPERTS:
@@ -207,10 +210,10 @@ def test_another_export_replaces_a_loaded_one_only_when_asked_to(
         load_documents(flat, "here", folder=export(f"{engine}:hnsw=true"))
     flat.close()
     collection = open_collection(engine, export(f"{engine}:hnsw=true"), location)
-    assert load_documents(collection, "here", replace=True, folder=export(f"{engine}:hnsw=true")) == 300
+    assert load_documents(collection, "here", replace=True, folder=export(f"{engine}:hnsw=true")) == DOCUMENTS
     graph_lists = search_engine(collection, served, ("global",))["global"]
     shared = [len(dict(found).keys() & dict(mine).keys()) for found, mine in zip(graph_lists, served.runs["global"], strict=True)]
-    assert min(shared) >= 0.9 * DEPTH  # a graph over 300 vectors
+    assert min(shared) >= 0.9 * DEPTH  # of a graph over all vectors
     if engine == "milvus":
         assert collection.client.describe_index("passages", "global_vector")["index_type"] == "HNSW"
     collection.close()
@@ -232,12 +235,18 @@ def test_the_program_of_the_docs_writes_a_run_of_each_expert_and_a_fused_one(
         program = program.replace(before, after)
     of_experts = '    moeir.write_run(runs[expert], f"{expert}.trec")\n'
     program = program.replace("moeir.write_run(moeir.fuse", f"{of_experts}moeir.write_run(moeir.fuse")
-    ended = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=300, check=False)
-    assert ended.returncode == 0, ended.stderr
+
+    def run_program() -> None:
+        os.chdir(folder)
+        sys.path.insert(0, str(folder))
+        exec(program, {})
+
+    _, status = os.waitpid(fork(run_program), 0)
+    assert os.waitstatus_to_exitcode(status) == 0
     for expert in EXPERTS:
         hits = package.read_run(folder / f"{expert}.trec").hits("q1")[:10]
         assert [document for document, _ in hits] == [document for document, _ in served.runs[expert][1][:10]]
-    assert len(package.read_run(folder / "fused.trec").hits("q1")) == 300
+    assert len(package.read_run(folder / "fused.trec").hits("q1")) == DOCUMENTS
 
 
 @engines

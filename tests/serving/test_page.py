@@ -17,7 +17,6 @@ from tests.conftest import run_moeir
 from tests.serving.server_process import run_server
 
 EVIL = '</script><script>window.evil = 1</script><!-- \' " & \u2028 <img src=x onerror="window.evil = 2"> [[SCRIPT]]'
-needs_chromium = pytest.mark.skipif(browser.PROGRAM is None, reason="chromium is not installed")
 
 
 def test_the_page_holds_one_script_and_one_style_that_its_policy_knows(index: Path, serve: Any) -> None:
@@ -49,6 +48,8 @@ def address(index: Path, toy: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture(scope="module")
 def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Browser]:
+    if browser.PROGRAM is None:
+        pytest.skip("chromium is not installed")
     with browser.Browser(tmp_path_factory.mktemp("profile")) as page:
         yield page
 
@@ -80,8 +81,7 @@ def search(page: browser.Browser, address: str, query: str) -> None:
     wait_for(page, "document.querySelector('.block') !== null")
 
 
-@needs_chromium
-def test_a_search_shows_the_lists_of_all_experts_and_why_a_document_is_there(address: str, chromium: browser.Browser) -> None:
+def test_a_search_shows_the_lists_of_all_experts_and_why_a_document_is_there(chromium: browser.Browser, address: str) -> None:
     search(chromium, address, "which owl hunts in the night")
     names = chromium.evaluate("[...document.querySelectorAll('.list h3')].map((one) => one.childNodes[1].textContent)")
     assert names == ["lexical", "local", "global", "bm25", "fused"]
@@ -97,8 +97,7 @@ def test_a_search_shows_the_lists_of_all_experts_and_why_a_document_is_there(add
     assert chromium.problems == []
 
 
-@needs_chromium
-def test_the_keyboard_is_enough(address: str, chromium: browser.Browser) -> None:
+def test_the_keyboard_is_enough(chromium: browser.Browser, address: str) -> None:
     chromium.open(address)
     wait_for(chromium, "document.activeElement.id === 'search'")  # the page gives it the focus when it is loaded
     chromium.evaluate("document.activeElement.blur()")
@@ -117,8 +116,7 @@ def test_the_keyboard_is_enough(address: str, chromium: browser.Browser) -> None
     assert chromium.evaluate("document.activeElement.id") == "search"
 
 
-@needs_chromium
-def test_texts_and_queries_stay_texts(address: str, chromium: browser.Browser) -> None:
+def test_texts_and_queries_stay_texts(chromium: browser.Browser, address: str) -> None:
     chromium.open(f"{address}?q={quote('owl ' + EVIL)}")
     wait_for(chromium, "document.querySelector('.block') !== null")
     wait_for(chromium, "document.body.innerText.includes('window.evil = 2')")
@@ -129,8 +127,7 @@ def test_texts_and_queries_stay_texts(address: str, chromium: browser.Browser) -
     assert chromium.evaluate("document.querySelectorAll('img, iframe, object, form').length") == 0
 
 
-@needs_chromium
-def test_a_phone_and_the_dark_are_served(address: str, chromium: browser.Browser) -> None:
+def test_a_phone_and_the_dark_are_served(chromium: browser.Browser, address: str) -> None:
     chromium.resize(390, 844)
     search(chromium, address, "owl")
     assert chromium.evaluate("document.documentElement.scrollWidth") <= 390
@@ -141,8 +138,7 @@ def test_a_phone_and_the_dark_are_served(address: str, chromium: browser.Browser
     assert chromium.evaluate("getComputedStyle(document.body).backgroundColor") == light
 
 
-@needs_chromium
-def test_an_error_is_said_on_the_page(address: str, chromium: browser.Browser) -> None:
+def test_an_error_is_said_on_the_page(chromium: browser.Browser, address: str) -> None:
     chromium.open(address)
     chromium.evaluate("document.getElementById('search').removeAttribute('maxlength')")
     chromium.evaluate("document.getElementById('search').value = 'o'.repeat(10001)")

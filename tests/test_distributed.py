@@ -183,7 +183,7 @@ def test_an_error_is_told_once_by_the_main_process(corpus, broken, code, words, 
 
 @pytest.mark.parametrize(
     ("fault", "options", "words"),
-    [("stuck", ("--stuck-minutes", 0.05), "did not respond within 0.05 minutes"), ("dead", (), "has terminated")],
+    [("stuck", ("--stuck-minutes", 0.1), "did not respond within 0.1 minutes"), ("dead", (), "has terminated")],
 )
 def test_one_that_does_not_come_or_dies_is_named(learn, fault, options, words):
     _, results = learn(2, "came", *options, name=fault, **{fault: 1})

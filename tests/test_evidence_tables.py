@@ -80,6 +80,21 @@ def test_questions_of_one_document_count_as_one_where_they_are_alike() -> None:
     assert tables.estimate_difference([twice], [np.arange(60)])[4] < together[4]
 
 
+def test_a_contrast_is_of_means_over_the_seeds_that_both_rows_have(experiment: Any) -> None:
+    (primary,) = experiment.contrasts("primary")
+    difference = mean_scores(experiment, "new", "fused", "one") - mean_scores(experiment, "old", "fused", "one")
+    assert primary.mean == pytest.approx(difference.mean()) and primary.whole
+    assert list(primary.by_seed) == [1, 2] and np.mean(list(primary.by_seed.values())) == pytest.approx(primary.mean)
+    experiment.declared["seeds"] = [1, 2, 3]
+    del experiment.records["old-1"]
+    (partly,) = experiment.contrasts("primary")
+    assert list(partly.by_seed) == [2] and not partly.whole and not partly.is_claimed
+    second = experiment.scores("new-2", "fused", "one") - experiment.scores("old-2", "fused", "one")
+    assert partly.by_seed[2] == pytest.approx(second.mean())
+    del experiment.records["new-2"]
+    assert experiment.contrasts("primary") == ["new/fused − old/fused"], "no seed in common"
+
+
 def test_several_sets_count_alike_and_a_row_without_seeds_stands_beside_each(experiment: Any) -> None:
     best, macro, missing = experiment.contrasts("secondary")
     per_set = [mean_scores(experiment, "new", "fused", name) - mean_scores(experiment, "old", "fused", name) for name in ("one", "two")]
@@ -106,6 +121,15 @@ def test_records_that_must_not_be_mixed_are_an_error(experiment: Any) -> None:
         part[key] = value
 
 
+def test_a_difference_is_claimed_if_every_seed_has_its_sign() -> None:
+    values = {"label": "a", "mean": 0.02, "low": 0.01, "high": 0.03, "effect": 0.1, "p": 0.001, "whole": True}
+    assert "at least 0.01" in tables.judge(tables.Contrast(**values, by_seed={1: 0.03, 2: 0.01}), 0.01)
+    assert "No difference is claimed" in tables.judge(tables.Contrast(**values, by_seed={1: 0.05, 2: -0.01}), 0.01)
+    null = values | {"mean": 0.001, "low": -0.004, "high": 0.006, "p": 0.6}
+    assert "excludes differences of 0.01" in tables.judge(tables.Contrast(**null, by_seed={1: 0.001}), 0.01)
+    assert "nothing is concluded" in tables.judge(tables.Contrast(**(values | {"whole": False}), by_seed={1: 0.02}), 0.01)
+
+
 def test_a_page_keeps_its_words_and_a_changed_record_is_seen(experiment: Any, tmp_path: Path) -> None:
     page = tmp_path / "x.md"
     tables.write_page(page, "t", tables.describe(experiment), check=False)
@@ -115,6 +139,17 @@ def test_a_page_keeps_its_words_and_a_changed_record_is_seen(experiment: Any, tm
     assert not tables.write_page(page, "t", tables.describe(experiment), check=True)
     tables.write_page(page, "t", tables.describe(experiment), check=False)
     assert page.read_text(encoding="utf-8").endswith("What it shows.\n")
+
+
+def test_the_settings_that_were_tried_are_shown(experiment: Any, tmp_path: Path) -> None:
+    assert "tried" not in tables.describe(experiment)
+    for similarity, rate, value in (("0.5", "1e-6", 0.25), ("0.5", "1e-5", 0.5), ("cosine", "1e-5", 0.375)):
+        choice = {"choice": f"new-squad-{similarity}-{rate}", "group": "new-squad", "similarity": similarity, "rate": rate}
+        choice["nDCG@10"] = value
+        record.append_line(experiment.file, choice)
+    page = tables.describe(tables.Experiment("x", tmp_path / "declarations", tmp_path / "results"))
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line.startswith("| new-squad")]
+    assert lines == [["new-squad", "0.5", "0.2500", "**0.5000**"], ["new-squad", "cosine", "", "0.3750"]]
 
 
 def test_the_committed_pages_are_those_of_the_committed_records() -> None:

@@ -43,7 +43,27 @@ run      nDCG@10       p   RR@10
 -------  -------  ------  ------
 one       0.7100          0.6000
 two       0.7050  <0.001  0.6100
+# a comment of a command
+pairs
+run      run     rbo
+-------  ------  ----
+one      two     0.33
 ```
+
+## Differences
+
+| comparison | difference | 95 % interval | p |
+|:--|--:|--:|--:|
+| `b` − a | **+.0042** | .001 to .007 | .03 |
+| twice | 1 | | |
+| twice | 2 | | |
+| words | none | | |
+| twisted | .1 | | none |
+
+| | first | second |
+|---|---|---|
+| b | 0.50 (<.001) | 0.40 (.2) |
+| a | 0.45 | 0.45 |
 """
 
 
@@ -126,6 +146,27 @@ def test_what_is_called_exact_is_exact(data: Any) -> None:
         assert value == published or ("M" in published and near < 0.005) or (row["why"] == "near, not equal" and near < 0.01), row["row"]
 
 
+SEEDS = {"table": "MoTE, seed {seed}", "row": "two", "against": {"row": "one"}, "p": "p", "seeds": [1, 2]}
+ACROSS = {"table": "Differences", "row": "b", "column": "{seed}", "label": "nDCG@10", "seeds": ["first", "second"], "against": {"row": "a"}}
+PAIRED = {"table": "comparison", "row": "b − a", "column": "difference", "p": "p", "interval": "95 % interval"}
+
+
+@pytest.mark.parametrize(
+    ("reference", "text", "differences"),
+    [  # by heading, caption and first column; then rows, columns and seeds compared
+        ({"table": "MoTE, seed 1", "columns": ["nDCG@10", "RR@10"]}, "nDCG@10 0.7150, RR@10 0.6100", ["+71.50 (no p)", "+61.00 (no p)"]),
+        ({"table": "pairs", "row": "one two", "column": "rbo", "label": "overlap"}, "overlap 0.33", ["+33.00 (no p)"]),
+        (PAIRED, "difference +.0042", ["+0.42 (+0.10 to +0.70; p = 0.03)"]),
+        ({"table": "Small runs", "row": "one two", "column": "rbo"}, "rbo 0.33", ["+33.00 (no p)"]),
+        (SEEDS, "nDCG@10 0.7150 / 0.7050", ["+1.50 (p = 0.004)", "−0.50 (p < 0.001)"]),
+        (ACROSS, "nDCG@10 0.50 / 0.40", ["+5.00 (p < 0.001)", "−5.00 (p = 0.2)"]),
+        ({"table": "MoTE, seed 1", "against": {"column": "RR@10"}}, "nDCG@10 0.7150", ["+10.50 (no p)"]),
+    ],
+)
+def test_a_reference_finds_and_compares_numbers(results: Path, reference: dict[str, Any], text: str, differences: list[str]) -> None:
+    assert resolve({"row": "two"} | reference) == (text, differences)
+
+
 @pytest.mark.parametrize(
     ("reference", "words"),
     [
@@ -155,3 +196,19 @@ def test_a_declared_file_may_be_missing_until_it_is_there(results: Path) -> None
     assert resolve(reference, **file, pending=True) == ("nDCG@10 +.01", ["+1.00 (no p)"])
     with pytest.raises(DataError, match="no table None: expected one of"):
         resolve({}, **file, pending=True)
+
+
+@pytest.mark.parametrize(
+    ("differences", "paper", "verdict"),
+    [
+        ([(1.0, "0.04"), (2.0, "<0.001")], "RR@10 39.0 against 36.5", "**same sign**, p < 0.05"),
+        ([(1.0, ".04"), (2.0, ".2")], "better", "**same sign**, p < 0.05 in some"),
+        ([(1.0, "0.04")], "R@20 78.4 against 79.3", "**opposite sign**, p < 0.05"),
+        ([(-1.0, "0.4")], ".243 against .244", "**same sign**, p ≥ 0.05"),
+        ([(-1.0, "0.04"), (1.0, "0.3")], "better", "**no common sign**, p < 0.05 in some"),
+        ([(0.0, "1.0")], ".243 against .244", "**no common sign**, p ≥ 0.05"),
+        ([(1.0, "0.04"), (1.0, "")], "better", "**same sign**, not tested"),
+    ],
+)
+def test_a_comparison_is_judged_by_its_sign_and_all_its_values(differences: list[tuple[float, str]], paper: str, verdict: str) -> None:
+    assert reproductions.judge([reproductions.Difference(points, p, "") for points, p in differences], paper) == verdict

@@ -1,18 +1,33 @@
 """`moeir encode`: pruning options reach later stages, windows are complete and in order, errors in threads are reported.
 
-Memory of `moeir encode` does not grow with the corpus.
+What only a new process shows: the memory of `moeir encode` and `export` does not grow with the collection, and nothing is compiled.
 """
 
 import json
 import threading
+from pathlib import Path
 
 import torch
 
+from moeir.artifacts import manifests
 from moeir.representations.multivector import MultiVector
 from moeir.representations.sparse import Sparse
-from tests.conftest import run_in_process
+from tests.conftest import run_in_process, run_in_subprocess
 from tests.representations.test_representations import to_lists
-from tests.stages.conftest import measure_memory
+from tests.split_encodings import write_encodings
+
+FRESH_PROCESS = """
+import shlex, sys
+from moeir import cli
+from moeir.stages import encode
+
+encode.CHUNK = 32
+for command in sys.argv[1:]:
+    assert cli._exit_code(shlex.split(command)) == 0
+    with open("/proc/self/status") as status:  # ru_maxrss would start at the memory of the parent process
+        print(next(line.split()[1] for line in status if line.startswith("VmHWM")))
+assert sys.modules["moeir.kernels.numba_cache"].read_compile_seconds() == 0
+"""
 
 
 def encode(checkpoint, corpus, output, *more):
@@ -71,16 +86,25 @@ def test_a_fault_behind_the_first_windows_stops_it_and_what_is_whole_is_kept(cam
     assert not [one for one in threading.enumerate() if one.name.startswith(("batches", "writing"))]
 
 
-def test_a_longer_corpus_needs_no_more_memory(tiny_model_with_head, toy, tmp_path):
-    arch = "came:shared_layers=2,local_dim=1024"
-    start = ("init", "--model", tiny_model_with_head, "--arch", arch, "--document-length", 32)
-    assert run_in_process(*start, "--output", tmp_path / "came").code == 0
-    words = " ".join(json.loads(line)["text"] for line in (toy / "corpus.jsonl").read_text().splitlines()).split()
-    for name, count in (("short", 256), ("long", 2048)):
-        lines = (json.dumps({"_id": f"d{row}", "text": " ".join(words[row % 40 : row % 40 + 40])}) for row in range(count))
-        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
-    flags = f"encode --model {tmp_path}/came --dtype float32 --corpus {tmp_path}"
-    short, long = measure_memory(*(f"{flags}/{name}.jsonl --output {tmp_path}/{name}.jsonl.enc" for name in ("short", "long")))
-    sizes = [(tmp_path / f"{name}.jsonl.enc/local/vectors.npy").stat().st_size for name in ("short", "long")]
-    assert sizes[1] - sizes[0] > 100 * 2**20
-    assert long - short < 48 * 2**20, (short, long, sizes)
+def test_longer_collections_need_no_more_memory_and_no_command_compiles_anything(work_folder, tiny_model_with_head, run):
+    words = " ".join(json.loads(line)["text"] for line in Path("toy/corpus.jsonl").read_text().splitlines()).split()
+    ids = manifests.read_lines(Path("enc/ids.txt"))
+    for name, texts, copies in (("short", 256, 1), ("long", 1184, 400)):
+        lines = (json.dumps({"_id": f"d{row}", "text": " ".join(words[row % 40 : row % 40 + 40])}) for row in range(texts))
+        Path(f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+        rows = list(range(len(ids))) * copies
+        write_encodings(Path("enc"), Path(f"{name}.enc"), rows, [f"{ids[row]}-{number}" for number, row in enumerate(rows)])
+    run(f"init --model {tiny_model_with_head} --arch came:shared_layers=2,local_dim=2048 --document-length 32 --output wide")
+    commands = [
+        *(f"export --to milvus --encodings {name}.enc --output {name}.export" for name in ("short", "long")),
+        *("encode --model came --corpus toy/corpus.jsonl --output few", "index --encodings few --output few-idx"),
+        "search --index few-idx --queries toy/test-queries.tsv --output runs",
+        *(f"encode --model wide --dtype float32 --corpus {name}.jsonl --output {name}.wide" for name in ("short", "long")),
+    ]
+    result = run_in_subprocess(*commands, program=FRESH_PROCESS, NUMBA_CACHE_DIR=str(work_folder / "cache"))  # which is empty
+    assert result.code == 0 and Path("runs/fused.trec").exists(), result.stderr
+    exported, exported_more, *_, encoded, encoded_more = (int(line) * 1024 for line in result.stdout.split())
+    size = sum(file.stat().st_size for file in Path("long.export").rglob("*.jsonl"))
+    assert size > 10 * 2**20 and exported_more - exported < size / 2, (exported, exported_more, size)
+    sizes = [Path(f"{name}.wide/local/vectors.npy").stat().st_size for name in ("short", "long")]
+    assert sizes[1] - sizes[0] > 100 * 2**20 and encoded_more - encoded < 48 * 2**20, (encoded, encoded_more, sizes)

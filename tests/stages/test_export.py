@@ -1,4 +1,4 @@
-"""Exports of the toy encodings hold what the encodings hold, in bounded memory."""
+"""Exports of the toy encodings hold what the encodings hold."""
 
 import json
 
@@ -12,7 +12,6 @@ from moeir.representations.multivector import MultiVector
 from moeir.representations.sparse import Sparse
 from tests.conftest import run_in_process
 from tests.split_encodings import split_encodings, write_encodings
-from tests.stages.conftest import measure_memory
 
 SERVERS = {name: name for name in ("qdrant", "milvus")}
 SERVERS |= {"vespa": "examples.untried.vespa:Vespa", "opensearch": "examples.untried.opensearch:Opensearch"}
@@ -77,15 +76,3 @@ def test_a_representation_that_no_server_has_is_refused(encodings, tmp_path, moe
     (part / "manifest.json").write_text(manifests.serialize_manifest(manifest))
     result = moeir("export", "--to", "milvus", "--encodings", part, "--output", tmp_path / "out")
     assert result.code == 2 and "lexical is exact-match, which no engine but moeir's serves" in result.stderr
-
-
-def test_memory_does_not_grow_with_the_collection(encodings, tmp_path):
-    ids = manifests.read_lines(encodings / "ids.txt")
-    for times in (1, 400):
-        rows = list(range(len(ids))) * times
-        write_encodings(encodings, tmp_path / f"times{times}", rows, [f"{ids[row]}-{number}" for number, row in enumerate(rows)])
-    commands = (f"export --to milvus --encodings {tmp_path}/times{times} --output {tmp_path}/out{times}" for times in (1, 400))
-    small, large = measure_memory(*commands)
-    size = sum(file.stat().st_size for file in (tmp_path / "out400").rglob("*.jsonl"))
-    assert size > 10 * 2**20
-    assert large - small < size / 2, (small, large, size)

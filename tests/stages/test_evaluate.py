@@ -10,7 +10,6 @@ import scipy
 from moeir.evaluation.significance import confidence_interval, correct_p_values, paired_t_test
 from moeir.records.runs import read_run
 
-
 FIVE = {"one": [3, 3, 2, 3, 1], "two": [2, 3, 1, 3, 1], "three": [1, 1, 1, 2, 1]}  # ranks of the relevant document, by query
 TEN = {  # `best` is better than both others on each query, `odd` is now better and now worse than `base`
     "base": [4, 5, 6, 4, 5, 6, 4, 5, 6, 4],

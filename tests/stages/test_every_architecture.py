@@ -1,7 +1,5 @@
 """Every architecture, and some combinations, through every stage on the toy texts."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -9,6 +7,7 @@ from moeir import variants
 from moeir.architectures.checkpoint import open_checkpoint
 from moeir.records import runs, texts
 from tests.conftest import run_moeir
+from tests.processes import read_metrics
 
 SEARCH = ("search", "--dtype", "float32")  # as the documents
 SMALL_SIZES = {"came": "shared_layers=2,local_dim=8", "coil": "dim=8,cls_dim=16", "colbert": "dim=8", "bge-m3": "fresh_heads=true"}
@@ -39,7 +38,7 @@ def test_it_trains_saves_reopens_encodes_is_indexed_searched_fused_and_evaluated
     objective = "competitive" if spec.startswith(("came", "bge-m3")) else "contrastive:load_balance=0.01"
     model_flags = ("--model", tiny_model_with_head, "--arch", spec, "--objective", objective)
     run_moeir("finetune", *model_flags, *sources, *RULES, *TRAINING, "--output", tmp_path / "ckpt")
-    losses = [json.loads(line)["loss"] for line in (tmp_path / "ckpt" / "metrics.jsonl").read_text().splitlines()]
+    losses = [line["loss"] for line in read_metrics(tmp_path / "ckpt")]
     assert len(losses) == 3 and np.isfinite(losses).all()
     run_moeir("init", "--model", tmp_path / "ckpt", "--output", tmp_path / "again")  # reopened and written again
     names = [path.relative_to(tmp_path / "ckpt") for path in (tmp_path / "ckpt").rglob("*.safetensors")]

@@ -113,16 +113,19 @@ def test_a_trunk_in_bfloat16_is_pretrained_on_and_stays_so(room, tmp_path, tiny_
     assert losses[0] != losses[1] and losses[0] == pytest.approx(losses[1], rel=0.02)
 
 
-@pytest.mark.parametrize(("objective", "flags"), [("cocondenser", ("--held-out", 0.4, "--draw", "spans")), ("mote", ())])
+@pytest.mark.parametrize(("objective", "flags"), [
+    ("cocondenser", ("--held-out", 0.4, "--draw", "spans", "--checkpoint-every", 2)), ("mote", ()),
+])  # fmt: skip
 def test_two_processes_learn_what_one_does(objective, flags, room, tmp_path, tiny_model_without_dropout):
-    """With held-out documents they measure as one does, too."""
+    """They measure held-out documents and write a checkpoint on the way as one does, too."""
     more = ("--device", "cpu", "--learning-rate", 2e-4, *flags)
     command = make_command(room, tiny_model_without_dropout, objective, tmp_path / "two", *more)
     result = run_processes(2, lambda rank: run_captured(*command))
     assert [one["code"] for one in result] == [0, 0], result
     assert result[1]["stderr"] == ""
     run_moeir(*command[:-1], tmp_path / "one")
-    assert_same_training(tmp_path / "one", tmp_path / "two")
+    for name in ("", "-step-2") if flags else ("",):
+        assert_same_training(tmp_path / f"one{name}", tmp_path / f"two{name}")
     assert ("dev.loss" in read_metrics(tmp_path / "two")[-1]) == bool(flags)
 
 

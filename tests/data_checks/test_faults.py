@@ -213,7 +213,7 @@ def test_a_fault_of_a_row_of_several_lines_is_where_the_row_begins(tmp_path, moe
 
 def test_memory_holds_ids_and_signs_and_not_the_texts(tmp_path, monkeypatch):
     monkeypatch.setattr("moeir.records.lines.BLOCK_BYTES", 1 << 16)
-    path, words = tmp_path / "corpus.jsonl", "word " * 400
+    path, words = tmp_path / "corpus.jsonl", f"{'word' * 25} " * 20
     path.write_text("".join(f'{{"_id": "d{number}", "text": "{number} {words}"}}\n' for number in range(1500)))
     gc.collect()
     tracemalloc.start()

@@ -81,35 +81,25 @@ def test_transformers_opens_what_was_pretrained(pretrained):
     assert AutoModelForMaskedLM.from_pretrained(folder).get_input_embeddings().weight.equal(words)
 
 
-@pytest.fixture(scope="module")
-def adapted(room, tmp_path_factory, tiny_model_with_head):
-    """Adapters pre-trained by cotmae on a frozen encoder."""
-    output = tmp_path_factory.mktemp("adapted") / "dense"
-    run_moeir(*make_command(room, tiny_model_with_head, "cotmae", output, "--arch", "dense:head=true,adapters=4"))
-    return output
-
-
-def test_adapters_are_pretrained_on_a_frozen_encoder(room, tmp_path, tiny_model_with_head, adapted):
-    run_moeir(*make_command(room, tiny_model_with_head, "mote", tmp_path / "mote", "--arch", "mote:adapters=4"))
+def test_adapters_are_pretrained_on_a_frozen_encoder_which_may_be_in_bfloat16(room, tmp_path, tiny_model_with_head):
+    half = shutil.copytree(tiny_model_with_head, tmp_path / "model")
+    change_json(half / "config.json", dtype="bfloat16")
+    dense = ("cotmae", "dense:head=true,adapters=4")
+    for name, model, (objective, arch) in (
+        *(("whole", tiny_model_with_head, dense), ("half", half, dense)),
+        ("mote", tiny_model_with_head, ("mote", "mote:adapters=4")),
+    ):
+        run_moeir(*make_command(room, model, objective, tmp_path / name, "--arch", arch))
     plain = weights_io.read_weights(tiny_model_with_head, weights_io.read_config(tiny_model_with_head))
     frozen = [name for name in plain if not name.startswith("vocabulary_head.")]
-    for folder in (adapted, tmp_path / "mote"):
-        state = open_checkpoint(folder).architecture.encoder.state_dict()
+    for name in ("whole", "mote"):
+        state = open_checkpoint(tmp_path / name).architecture.encoder.state_dict()
         assert len(frozen) > 60 and all(state[name].equal(plain[name]) for name in frozen)
         assert all(state[name].any() for name in state if name.endswith(".up"))
-    towers = make_command(room, tiny_model_with_head, "mlm", tmp_path / "x", "--arch", "came:shared_layers=2,adapters=4")
-    words = "came cannot be pre-trained as one encoder: its encoder has 2 of 4 layers, the rest are towers"
-    assert words in run_in_process(*towers).stderr
-
-
-def test_a_trunk_in_bfloat16_is_pretrained_on_and_stays_so(room, tmp_path, tiny_model_with_head, adapted):
-    model = shutil.copytree(tiny_model_with_head, tmp_path / "model")
-    change_json(model / "config.json", dtype="bfloat16")
-    run_moeir(*make_command(room, model, "cotmae", tmp_path / "half", "--arch", "dense:head=true,adapters=4"))
     checkpoint = open_checkpoint(tmp_path / "half")
     dtypes = {one.dtype for name, one in checkpoint.architecture.encoder.layers.named_parameters() if name.endswith("query.weight")}
     assert checkpoint.trunk.dtype == "bfloat16" and dtypes == {torch.bfloat16}
-    losses = [[line["loss"] for line in read_metrics(folder)] for folder in (tmp_path / "half", adapted)]
+    losses = [[line["loss"] for line in read_metrics(tmp_path / name)] for name in ("half", "whole")]
     assert losses[0] != losses[1] and losses[0] == pytest.approx(losses[1], rel=0.02)
 
 
@@ -146,19 +136,20 @@ def test_batches_of_a_step_are_the_mean_of_their_losses(room, tmp_path, tiny_mod
     assert other[0]["tokens"] == one[0]["tokens"] + one[1]["tokens"]
 
 
-def test_the_objective_mote_trains_the_architecture_mote_and_no_other(room, tmp_path, tiny_model_with_head):
+def test_the_objective_mote_trains_the_architecture_mote_and_no_other_and_none_trains_towers(room, tmp_path, tiny_model_with_head):
     sources = ("--model", tiny_model_with_head, "--corpus", room / "corpus.jsonl", "--output", tmp_path / "x", "--show")
-    architectures = {}
-    for flags in ((), ("--objective", "mote:sparse=false"), ("--objective", "mote", "--arch", "mote:encoders=siamese")):
-        result = run_in_process("pretrain", *sources, *flags)
-        architectures[flags] = next(line for line in result.stdout.splitlines() if line.startswith("arch"))
-    assert list(architectures.values()) == ["arch: dense", "arch: mote", "arch: mote:encoders=siamese"]
+    for flags, arch in (
+        ((), "dense"), (("--objective", "mote:sparse=false"), "mote"),
+        (("--objective", "mote", "--arch", "mote:encoders=siamese"), "mote:encoders=siamese"),
+    ):  # fmt: skip
+        assert f"arch: {arch}" in run_in_process("pretrain", *sources, *flags).stdout.splitlines()
     result = run_in_process("pretrain", *sources[:-1], "--objective", "mote", "--arch", "dense:pooling=mean")
-    advice = "leave --arch out, or type --arch mote:encoders=siamese for a single encoder"
-    assert result.code == 2 and result.stderr.startswith(
-        "error: --arch dense:pooling=mean: --objective mote trains the experts of --arch mote"
-    )
-    assert advice in result.stderr
+    assert result.code == 2
+    assert result.stderr.startswith("error: --arch dense:pooling=mean: --objective mote trains the experts of --arch mote")
+    assert "leave --arch out, or type --arch mote:encoders=siamese for a single encoder" in result.stderr
+    towers = make_command(room, tiny_model_with_head, "mlm", tmp_path / "x", "--arch", "came:shared_layers=2,adapters=4")
+    words = "came cannot be pre-trained as one encoder: its encoder has 2 of 4 layers, the rest are towers"
+    assert words in run_in_process(*towers).stderr
 
 
 def test_the_loss_on_held_out_documents_is_measured_at_intervals_and_the_same_after_a_kill(room, tmp_path, tiny_model_with_head):

@@ -15,12 +15,11 @@ SIZES = ("--steps", 5, "--batch-size", 2, "--learning-rate", 1e-3, "--dtype", "f
 
 def make_command(stage, toy, examples, model, output, *more):
     sources = ("--model", model, "--arch", "dense", "--corpus", toy / "corpus.jsonl")
-    if stage == "pretrain":
-        return (stage, *sources, "--objective", "condenser", *SIZES, *more, "--output", output)
-    return (
-        *(stage, *sources, "--train", examples, "--queries", toy / "train-queries.jsonl", "--negatives", 1),
-        *(*SIZES, *more, "--output", output),
-    )
+    own = {
+        "pretrain": ("--objective", "condenser"),
+        "finetune": ("--train", examples, "--queries", toy / "train-queries.jsonl", "--negatives", 1),
+    }
+    return (stage, *sources, *own[stage], *SIZES, *more, "--output", output)
 
 
 @pytest.fixture

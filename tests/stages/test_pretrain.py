@@ -179,7 +179,7 @@ def test_measuring_held_out_documents_changes_no_weight_and_tokens_are_read_once
     weights = set()
     for every in (1, 3):
         flags = ("--held-out", 0.4, "--evaluate-every", every, "--cache", tmp_path / "cache")
-        run_moeir(*make_command(room, tiny_model_with_head, "mote", tmp_path / str(every), *flags))
+        run_moeir(*make_command(room, tiny_model_with_head, "cotmae", tmp_path / str(every), *flags))
         weights.add((tmp_path / str(every) / "model.safetensors").read_bytes())
     assert len(weights) == 1 and len(list((tmp_path / "cache").glob("documents-*[0-9a-f]"))) == 1
     result = run_in_process(*make_command(room, tiny_model_with_head, "mlm", tmp_path / "x", "--held-out", 1e-6))

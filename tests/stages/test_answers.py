@@ -38,7 +38,7 @@ def write_lines(name, records):
 BY_ANSWERS = "evaluate --corpus toy/corpus.jsonl --form tsv --answers"
 
 
-@pytest.mark.parametrize(("flags", "expected"), [
+@pytest.mark.parametrize(("flags", "lines"), [
     ("asked.jsonl --run one.trec -m Success@1 -m RR@20 -q", [
         "Success@1 q1 0.000000", "Success@1 q2 1.000000", "Success@1 q3 0.000000", "Success@1 all 0.333333",
         "RR@20 q1 0.500000", "RR@20 q2 1.000000", "RR@20 q3 0.000000", "RR@20 all 0.500000",
@@ -54,9 +54,9 @@ BY_ANSWERS = "evaluate --corpus toy/corpus.jsonl --form tsv --answers"
         "Success@20 set=x 1.000000", "Success@20 set=y 0.000000", "Success@20 macro 0.500000", "Success@20 all 0.666667",
     ]),
 ])  # fmt: skip
-def test_success_by_answers(run, flags, expected):
+def test_success_by_answers(run, flags, lines):
     result = run(f"{BY_ANSWERS} {flags}")
-    assert [line.replace("\t", " ") for line in result.stdout.splitlines()] == expected
+    assert [line.replace("\t", " ") for line in result.stdout.splitlines()] == lines
     if "regex" in flags:
         words = "1 answers are not valid regular expressions and match nothing; the first: '(scent' of question 1"
         assert result.stderr.startswith(f"regex.jsonl: {words}")

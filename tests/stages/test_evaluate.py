@@ -49,15 +49,15 @@ def test_json_has_every_number(evaluate):
     report = evaluate(f"{RUNS} --form json")
     assert (report["test"], report["correction"], list(report["runs"])) == ("t", "holm", ["one", "two", "three"])
     all_runs = {name: labels["all"] for name, labels in report["runs"].items()}
-    one, expected = all_runs["three"]["RR"], {f"q{query}": 1 / rank for query, rank in enumerate(FIVE["three"])}
-    assert one["mean"] == pytest.approx(sum(expected.values()) / 5)
-    assert one["queries"] == 5 and one["interval"] == pytest.approx(list(confidence_interval(list(expected.values()))))
+    one, third = all_runs["three"]["RR"], {f"q{query}": 1 / rank for query, rank in enumerate(FIVE["three"])}
+    assert one["mean"] == pytest.approx(sum(third.values()) / 5)
+    assert one["queries"] == 5 and one["interval"] == pytest.approx(list(confidence_interval(list(third.values()))))
     assert all_runs["two"]["RR"]["mean"] == pytest.approx((1 / 2 + 1 / 4 + 1 + 1 / 3 + 1) / 5), "all tie, ids fall: z, x, w, right"
     raw = {name: labels["all"] for name, labels in evaluate(f"{RUNS} --correction none --form json")["runs"].items()}
     corrected, plain = ([runs[name][measure]["p"] for name in ("two", "three") for measure in ("RR", "nDCG@3")] for runs in (all_runs, raw))
     assert corrected == pytest.approx(correct_p_values(plain, "holm"))
     first = {f"q{query}": 1 / rank for query, rank in enumerate(FIVE["one"])}
-    assert plain[2] == pytest.approx(paired_t_test(first, expected))
+    assert plain[2] == pytest.approx(paired_t_test(first, third))
     header, _, *rows = [line.split() for line in evaluate(f"{RUNS.removesuffix(' --measure nDCG@3')} --intervals --test none").splitlines()]
     assert header == ["run", "RR", "95", "%"] and rows[2][2:] == ["{:.4f}-{:.4f}".format(*one["interval"])]
 
@@ -101,18 +101,18 @@ def expected_p_values(correction):
 def test_marks_stand_for_significant_gains_over_baselines(evaluate, correction):
     command = f"{AGAINST} --measure P@5 --against base --against odd.trec --correction {correction}"
     report = evaluate(f"{command} --form json")
-    expected, all_runs = expected_p_values(correction), {name: labels["all"] for name, labels in report["runs"].items()}
+    p_values, all_runs = expected_p_values(correction), {name: labels["all"] for name, labels in report["runs"].items()}
     marks: dict[tuple[str, str], str] = {}
     for name, measure in product(TEN, ("RR", "P@5")):
         one = all_runs[name][measure]
         assert "p" not in one and list(one["p_against"]) == report["against"] == ["base", "odd"]
         for mark, baseline in zip("†‡", ("base", "odd"), strict=True):
             p = one["p_against"][baseline]
-            assert p == (None if name == baseline else pytest.approx(expected[measure, frozenset((name, baseline))]))
+            assert p == (None if name == baseline else pytest.approx(p_values[measure, frozenset((name, baseline))]))
             better = p is not None and p < 0.05 and one["mean"] > all_runs[baseline][measure]["mean"]
             marks[name, measure] = marks.get((name, measure), "") + mark * better
     assert marks["best", "RR"] == "†‡" and marks["base", "RR"] == marks["odd", "RR"] == ""
-    assert marks["best", "P@5"] == "" and expected["P@5", frozenset(("base", "best"))] > 0.05  # higher by 0.06, but not significantly
+    assert marks["best", "P@5"] == "" and p_values["P@5", frozenset(("base", "best"))] > 0.05  # higher by 0.06, but not significantly
     header, _, *rows, empty, legend = evaluate(command).splitlines()
     assert header.split() == ["run", "RR", "P@5"] and empty == ""
     for name, row in zip(TEN, rows, strict=True):

@@ -88,8 +88,8 @@ def test_a_filter_is_of_documents(tmp_path):
     runs = search(tmp_path / "runs", f"--filter-ids {tmp_path}/ids --depth 1")
     for expert in EXPERTS:
         whole = collapse(f"whole/{expert}.trec")
-        expected = {query: [hit for hit in hits if hit[0] in ("b", "a!")][:1] for query, hits in whole.items()}
-        assert runs[expert] == {query: hits for query, hits in expected.items() if hits}, expert
+        heads = {query: [hit for hit in hits if hit[0] in ("b", "a!")][:1] for query, hits in whole.items()}
+        assert runs[expert] == {query: hits for query, hits in heads.items() if hits}, expert
 
 
 def test_passages_of_a_document_may_be_in_several_indexes(tmp_path):

@@ -46,7 +46,7 @@ def room(tmp_path_factory, index, bm25_index, toy):
 
 
 @pytest.fixture(scope="module")
-def made(room):
+def full_page(room):
     """A page with all that a page can have."""
     assert report(f"{FULL} --index idx --training trained", room / "page.html", "--title", EVIL) == []
     return room / "page.html"
@@ -65,8 +65,8 @@ def read_blocks(page):
     return {name: json.loads(content) for name, content in scripts}
 
 
-def test_a_page_holds_one_script_and_one_style_that_its_policy_knows_and_nothing_from_elsewhere(made):
-    text = made.read_text()
+def test_a_page_holds_one_script_and_one_style_that_its_policy_knows_and_nothing_from_elsewhere(full_page):
+    text = full_page.read_text()
     policy = re.findall(r'<meta http-equiv="Content-Security-Policy" content="([^"]+)">', text)[0]
     assert policy.startswith("default-src 'none'; ")
     for tag in ("script", "style"):
@@ -79,8 +79,8 @@ def test_a_page_holds_one_script_and_one_style_that_its_policy_knows_and_nothing
     assert not re.search(r"\s(on\w+|style)=|<(img|iframe|object|embed|form|base)\b", "".join(tags))
 
 
-def test_texts_stay_texts(made):
-    blocks, text = read_blocks(made), made.read_text()
+def test_texts_stay_texts(full_page):
+    blocks, text = read_blocks(full_page), full_page.read_text()
     assert EVIL in blocks["data"]["texts"][0]
     owl = next(one for one in blocks["texts-0"] if one[0] == "owl")
     assert owl[1] == EVIL and owl[2].endswith(EVIL)
@@ -88,8 +88,8 @@ def test_texts_stay_texts(made):
     assert [unescape(one) for one in re.findall(r"<h1[^>]*>(.*?)</h1>", text)] == [EVIL] and EVIL in unescape(text.partition("</title>")[0])
 
 
-def test_a_page_tells_what_the_runs_hold_and_the_reasons_that_search_wrote(made):
-    blocks = read_blocks(made)
+def test_a_page_tells_what_the_runs_hold_and_the_reasons_that_search_wrote(full_page):
+    blocks = read_blocks(full_page)
     data = blocks["data"]
     assert data["runs"] == list(EXPERTS) and data["queries"] == ["q1", "q2", "q3", "q4", "q5", "q6"] and data["answers"][4] == 1
     assert data["judged"]["measures"] == ["nDCG@10", "RR@10", "R@100"] and data["judged"]["p_header"] == "p (Holm)"
@@ -138,15 +138,15 @@ def test_a_page_needs_no_texts_and_the_same_sources_make_the_same_page(tmp_path)
 
 
 @pytest.fixture
-def opened(made, tmp_path):
+def opened(full_page, tmp_path):
     with browser.Browser(tmp_path / "profile") as one:
-        one.open(made)
+        one.open(full_page)
         yield one
 
 
 @needs_chromium
-def test_in_a_browser_nothing_is_asked_of_a_network_and_nothing_complains(opened, made, tmp_path):
-    assert [one for one in opened.requests if one != "data:,"] == [made.resolve().as_uri()]
+def test_in_a_browser_nothing_is_asked_of_a_network_and_nothing_complains(opened, full_page, tmp_path):
+    assert [one for one in opened.requests if one != "data:,"] == [full_page.resolve().as_uri()]
     assert opened.problems == []
     assert opened.evaluate("document.querySelector('.asked').textContent").endswith(EVIL)
     opened.click(".hit.answer")

@@ -31,7 +31,8 @@ def draw_runs(seed, skill=0.0, depth=25, qrels=QRELS, experts=EXPERTS):
     for name in experts:
         hits = {}
         for query, grades in qrels.items():
-            scores = {document: rng.normal() + (skills[name] if grades.get(document, 0) > 0 else 0) for document in DOCUMENTS}
+            chances = zip(DOCUMENTS, rng.normal(size=len(DOCUMENTS)).tolist(), strict=True)
+            scores = {document: chance + (skills[name] if grades.get(document, 0) > 0 else 0) for document, chance in chances}
             hits[query] = dict(sorted(scores.items(), key=lambda pair: -pair[1])[:depth])
         runs[name] = Run.from_hits(hits)
     return runs

@@ -4,17 +4,13 @@ import gc
 import gzip
 import json
 import tracemalloc
-from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
 from moeir.data_checks import files
 from moeir.data_checks.findings import FAULT_KINDS, FileFindings, Findings
-from tests.conftest import CommandResult
 
-Moeir = Callable[..., CommandResult]
 CORPUS = (
     '{"_id": "owl", "text": "An owl hunts mice."}',
     '{"_id": "cat", "text": "A cat sleeps."}',
@@ -38,7 +34,7 @@ class FaultCase(NamedTuple):
     note: bool = False
 
 
-def example(query: str = "q2", **fields: Any) -> str:
+def example(query="q2", **fields):
     return json.dumps({"query_id": query, "positive_ids": ["cat"], "negative_ids": ["bat"]} | fields)
 
 
@@ -76,7 +72,7 @@ FAULT_CASES = [
 ]
 
 
-def write_files(folder: Path, **more: Iterable[str | bytes]) -> list[str]:
+def write_files(folder, **more):
     """Write valid files with additional lines; return the flags that name them."""
     for name, lines in GOOD.items():
         all_lines = [line if isinstance(line, bytes) else line.encode() for line in (*lines, *more.get(name.replace(".", "_"), ()))]
@@ -84,20 +80,20 @@ def write_files(folder: Path, **more: Iterable[str | bytes]) -> list[str]:
     return [word for flag, name in FLAGS.items() for word in (flag, str(folder / name))]
 
 
-def rows(result: CommandResult) -> list[list[str]]:
+def rows(result):
     """Location, kind, message and advice of each finding."""
     groups = json.loads(result.stdout)["findings"]
     return [[where, group["kind"], message, group["advice"]] for group in groups for where, message in group["lines"]]
 
 
-def test_good_data_have_no_fault(tmp_path: Path, moeir: Moeir) -> None:
+def test_good_data_have_no_fault(tmp_path, moeir):
     result = moeir("check", *write_files(tmp_path))
     assert (result.code, result.stdout) == (0, "")
     assert result.stderr.startswith(f"no fault found in {tmp_path}/corpus.jsonl, ")
 
 
 @pytest.mark.parametrize("faulty", FAULT_CASES, ids=lambda faulty: f"{faulty.file}-{faulty.kind}")
-def test_a_fault_is_found_and_named_with_its_line(faulty: FaultCase, tmp_path: Path, moeir: Moeir) -> None:
+def test_a_fault_is_found_and_named_with_its_line(faulty, tmp_path, moeir):
     flags = write_files(tmp_path, **{faulty.file.replace(".", "_"): faulty.lines})
     result = moeir("check", *flags, "--form", "json")
     assert result.code == (0 if faulty.note else 3), result.stderr
@@ -108,14 +104,14 @@ def test_a_fault_is_found_and_named_with_its_line(faulty: FaultCase, tmp_path: P
         assert result.stderr.splitlines()[-1].startswith("error: ") and f"{faulty.kind} 1" in result.stderr
 
 
-def test_a_positive_under_another_id_of_the_corpus_is_a_fault_of_the_example(tmp_path: Path, moeir: Moeir) -> None:
+def test_a_positive_under_another_id_of_the_corpus_is_a_fault_of_the_example(tmp_path, moeir):
     twin = CORPUS[0].replace('"owl"', '"strix"')
     flags = write_files(tmp_path, corpus_jsonl=[twin], train_jsonl=[example(positive_ids=["strix"], negative_ids=["owl", "cat"])])
     result = moeir("check", *flags)
     assert result.code == 3 and "document 'owl' has the text of a positive of query 'q2'" in result.stdout
 
 
-def test_examples_of_another_format_are_checked(tmp_path: Path, moeir: Moeir) -> None:
+def test_examples_of_another_format_are_checked(tmp_path, moeir):
     rows = [
         {"query": "who sleeps", "pos": ["A cat."], "neg": ["a  CAT.", "An owl."]},
         {"query": "who hunts", "pos": ["An owl."], "neg": []},
@@ -130,7 +126,7 @@ def test_examples_of_another_format_are_checked(tmp_path: Path, moeir: Moeir) ->
     assert f"{tmp_path}/dpr.json:3: no question" in moeir("check", "--train", tmp_path / "dpr.json").stdout, "blank lines count"
 
 
-def test_a_note_and_an_allowed_kind_are_no_fault(tmp_path: Path, moeir: Moeir) -> None:
+def test_a_note_and_an_allowed_kind_are_no_fault(tmp_path, moeir):
     more = {"corpus_jsonl": ['{"_id": "x", "text": "who sleeps"}'], "queries_jsonl": ['{"_id": "q3", "text": "why"}']}
     flags = write_files(tmp_path, **more)
     assert moeir("check", *flags).code == 3
@@ -142,7 +138,7 @@ def test_a_note_and_an_allowed_kind_are_no_fault(tmp_path: Path, moeir: Moeir) -
     assert wrong.code == 2 and "there is no such kind of fault; did you mean 'query-in-corpus'?" in wrong.stderr
 
 
-def test_every_fault_is_counted_and_the_first_are_shown(tmp_path: Path, moeir: Moeir) -> None:
+def test_every_fault_is_counted_and_the_first_are_shown(tmp_path, moeir):
     flags = write_files(tmp_path, dev_qrels=[f"q1 0 yak{number} 1" for number in range(9)])
     assert len(rows(moeir("check", *flags, "--form", "json", "--most", 0))) == 9
     facts = json.loads(moeir("check", *flags, "--form", "json", "--most", 2).stdout)
@@ -154,19 +150,18 @@ def test_every_fault_is_counted_and_the_first_are_shown(tmp_path: Path, moeir: M
     assert shown[0].startswith(f"{tmp_path}/dev.qrels: unknown-document, 9: ") and shown[2] == "    and 8 more"
 
 
-def test_leaked_queries_are_those_of_the_same_id_or_text(tmp_path: Path, moeir: Moeir) -> None:
-    dev = tmp_path / "dev.jsonl"
-    dev.write_text('{"_id": "x1", "text": "Who  SLEEPS"}\n{"_id": "x2", "text": "else"}\n')
+@pytest.mark.parametrize(
+    ("dev", "leak"), [('{"_id": "x1", "text": "Who  SLEEPS"}', "text"), ('{"_id": "q2", "text": "other words"}', "id")]
+)
+def test_leaked_queries_are_those_of_the_same_id_or_text(dev, leak, tmp_path, moeir):
+    (tmp_path / "dev.jsonl").write_text(dev + '\n{"_id": "x2", "text": "else"}\n')
     flags = write_files(tmp_path, train_jsonl=[example("q2")])
-    result = moeir("check", *flags, "--dev-queries", dev, "--form", "json")
-    assert [row[:3] for row in rows(result)] == [
-        [f"{tmp_path}/train.jsonl:2", "leaked-query", "query 'q2' is evaluated: its text is among the dev queries"]
-    ]
-    dev.write_text('{"_id": "q1", "text": "other words"}\n')
-    assert "its id is among" in moeir("check", *flags, "--dev-queries", dev).stdout
+    result = moeir("check", *flags, "--dev-queries", tmp_path / "dev.jsonl", "--form", "json")
+    message = f"query 'q2' is evaluated: its {leak} is among the dev queries"
+    assert [row[:3] for row in rows(result)] == [[f"{tmp_path}/train.jsonl:2", "leaked-query", message]]
 
 
-def test_other_forms_of_texts_are_checked_too(tmp_path: Path, moeir: Moeir) -> None:
+def test_other_forms_of_texts_are_checked_too(tmp_path, moeir):
     tsv = tmp_path / "collection.tsv"
     tsv.write_text("pid\ttext\n1\tone\n2\n1\ttwo\n3\tcafÃ©\n")
     result = moeir("check", "--corpus", tsv, "--form", "json")
@@ -182,7 +177,7 @@ def test_other_forms_of_texts_are_checked_too(tmp_path: Path, moeir: Moeir) -> N
     assert rows(moeir("check", "--corpus", tmp_path / "empty.jsonl", "--form", "json"))[0][1] == "faulty-file"
 
 
-def test_ids_that_no_writer_takes_are_faults(tmp_path: Path, moeir: Moeir) -> None:
+def test_ids_that_no_writer_takes_are_faults(tmp_path, moeir):
     """A run of such an id could not be written, nor could its judgements."""
     flags = write_files(
         tmp_path,
@@ -199,7 +194,7 @@ def test_ids_that_no_writer_takes_are_faults(tmp_path: Path, moeir: Moeir) -> No
     ]
 
 
-def test_every_text_of_a_record_is_checked_and_its_id_is_not(tmp_path: Path, moeir: Moeir) -> None:
+def test_every_text_of_a_record_is_checked_and_its_id_is_not(tmp_path, moeir):
     """Lucene's contents begin with the title, which is left out of the text."""
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text('{"id": "cafÃ©", "title": "Bar", "contents": "Bar a cafÃ©", "url": "cafÃ©.fr", "n": 1}\n', encoding="utf-8")
@@ -209,16 +204,16 @@ def test_every_text_of_a_record_is_checked_and_its_id_is_not(tmp_path: Path, moe
     )]  # fmt: skip
 
 
-def test_a_fault_of_a_row_of_several_lines_is_where_the_row_begins(tmp_path: Path, moeir: Moeir) -> None:
+def test_a_fault_of_a_row_of_several_lines_is_where_the_row_begins(tmp_path, moeir):
     table = tmp_path / "psgs.tsv"
     table.write_text('id\ttext\ttitle\n1\t"one\nowl"\tA\n1\t"two\nowls"\tB\n2\t"a ""cafÃ©""\nowl"\tC\n3\tfew\n', encoding="utf-8")
     result = moeir("check", "--corpus", table, "--form", "json")
     assert [row[:2] for row in rows(result)] == [[f"{table}:4", "duplicate"], [f"{table}:6", "mojibake"], [f"{table}:8", "faulty-line"]]
 
 
-def test_memory_holds_ids_and_signs_and_not_the_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_holds_ids_and_signs_and_not_the_texts(tmp_path, monkeypatch):
     monkeypatch.setattr("moeir.records.lines.BLOCK_BYTES", 1 << 16)
-    path, words = tmp_path / "corpus.jsonl", "word " * 400
+    path, words = tmp_path / "corpus.jsonl", f"{'word' * 25} " * 20
     path.write_text("".join(f'{{"_id": "d{number}", "text": "{number} {words}"}}\n' for number in range(1500)))
     gc.collect()
     tracemalloc.start()

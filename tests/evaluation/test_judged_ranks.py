@@ -6,7 +6,7 @@ import pytest
 import pytrec_eval
 
 from moeir.evaluation import measures
-from moeir.evaluation.judged_ranks import JudgedRanks, is_native
+from moeir.evaluation.judged_ranks import is_native
 from moeir.records.runs import Run
 
 OPTIONS = ["nDCG", "nDCG@3", "AP", "AP(rel=2)", "AP(rel=2)@5", "RR", "RR(rel=2)@3", "R(rel=2)@10", "R@5"]
@@ -41,12 +41,3 @@ def test_runs_full_of_ties_score_as_trec_eval_and_ir_measures_score_them(monkeyp
             patch.setattr(measures, "is_native", lambda measure: False)
             for name, values in measures.evaluate_run(run, grades, natives).items():
                 assert ours[name] == pytest.approx(values, abs=1e-12), (seed, name)
-
-
-def test_ranks_by_hand():
-    run = Run.from_hits({"p": {"a": 3.0, "b": 2.0, "c": 1.0}, "q": {"c": 2.0, "a": 1.0}})
-    judged = JudgedRanks.from_run(run, {"q": {"a": 1, "b": 2, "x": 1}, "p": {"c": 1, "a": 0}, "r": {"a": 1}})
-    assert list(zip(judged.query_rows.tolist(), judged.ranks.tolist(), judged.grades.tolist(), strict=True)) == [
-        *((0, 2, 1), (0, 0, 2), (0, 0, 1), (1, 1, 0), (1, 3, 1), (2, 0, 1)),
-    ]
-    assert judged.compute(measures.parse_measure("RR")) == {"q": 0.5, "p": pytest.approx(1 / 3), "r": 0.0}

@@ -1,8 +1,6 @@
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from moeir.evaluation import measures, result_tables
 
@@ -19,16 +17,6 @@ def test_groups_their_mean_and_the_mean_of_all_by_hand():
         "macro": {"RR": 0.5, "P@1": 0.25},
         "micro": {"RR": 0.5, "P@1": pytest.approx(1 / 3)},
     }
-
-
-@given(st.dictionaries(st.integers(0, 30).map(str), st.tuples(st.floats(0, 1), st.sampled_from("xyz")), min_size=1))
-def test_macro_is_the_mean_of_means(queries):
-    values = {"RR": {query: value for query, (value, _) in queries.items()}}
-    samples = result_tables.group_samples(values, {query: group for query, (_, group) in queries.items()}, "set")
-    by_group = [[value for value, group in queries.values() if group == name] for name in {group for _, group in queries.values()}]
-    expected = sum(sum(one) / len(one) for one in by_group) / len(by_group)
-    assert measures.aggregate_values(samples["macro"])["RR"] == pytest.approx(expected)
-    assert samples["micro"] == values
 
 
 def test_lines_name_groups_and_means_of_either_kind():

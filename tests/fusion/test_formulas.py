@@ -12,7 +12,6 @@ from moeir.fusion.score_lists import ScoreLists
 from moeir.records.runs import Run
 from moeir.variants import bind_variant
 from tests.oracles import fusion as by_dictionary
-from tests.oracles import rank_order
 
 scores = st.floats(-1000, 1000, width=32)
 lists = st.lists(st.dictionaries(st.integers(0, 9), scores, max_size=8), max_size=4)
@@ -163,13 +162,3 @@ def test_runs_over_the_same_names_and_no_runs_at_all_fuse():
     assert formulas.fuse_runs([run, run], formulas.combsum).hits("q") == [("b", 4.0), ("a", 2.0)]
     assert formulas.fuse_runs([run], formulas.rrf).queries == ["q", "none"]
     assert len(formulas.fuse_runs([], formulas.rrf)) == 0
-
-
-@given(st.lists(st.dictionaries(st.sampled_from("abcdefgh"), st.sampled_from([0.5, 1.0, 2.0]), max_size=8), min_size=1, max_size=3))
-def test_fused_hits_stand_in_the_order_of_ranks(hits):
-    fused = formulas.fuse_runs([Run.from_hits({"q": one}) for one in hits], formulas.combsum)
-    total: dict[str, float] = {}
-    for one in hits:
-        for document, score in one.items():
-            total[document] = total.get(document, 0.0) + score
-    assert fused.documents_of("q") == rank_order.rank_order(total)

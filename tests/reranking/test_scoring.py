@@ -53,13 +53,6 @@ def test_what_lies_below_stands_one_step_behind_the_last():
     assert large.documents_of("q") == ["a", "b", "c", "d"] and len({score for _, score in large.hits("q")}) == 4
 
 
-def test_a_round_after_a_round_moves_its_own_depth_only():
-    first = Candidates.from_run(BERT, 3).apply_scores([1.0, 2.0, 3.0, 0.0])
-    assert first.documents_of("q") == ["c", "b", "a", "d"]
-    second = Candidates.from_run(first, 2).apply_scores([0.0, 1.0, 0.0])
-    assert second.documents_of("q") == ["b", "c", "a", "d"]
-
-
 @quick
 @given(st.data(), st.sampled_from(["zscore", "mean"]))
 def test_ensembles_are_those_of_the_loop(data, how):

@@ -6,26 +6,6 @@ import shlex
 import pytest
 
 from moeir.records.texts import read_texts_by_id
-from tests.conftest import run_in_subprocess
-
-MEMORY_PROGRAM = """
-import shlex, sys
-from moeir import cli
-from moeir.stages import encode
-
-encode.CHUNK = 32
-for command in sys.argv[1:]:
-    assert cli._exit_code(shlex.split(command)) == 0
-    with open("/proc/self/status") as status:  # ru_maxrss would start at the memory of the parent process
-        print(next(line.split()[1] for line in status if line.startswith("VmHWM")))
-"""
-
-
-def measure_memory(*commands):
-    """The peak memory of a process after each of these commands, in bytes."""
-    result = run_in_subprocess(*commands, program=MEMORY_PROGRAM)
-    assert result.code == 0, result.stderr
-    return [int(line) * 1024 for line in result.stdout.split()]
 
 
 @pytest.fixture(scope="session")

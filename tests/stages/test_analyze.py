@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from moeir.records import texts
+from tests.conftest import run_moeir
 
 LENGTHS = ("--query-length", 16, "--document-length", 32)
 ARCHITECTURES = {
@@ -19,15 +20,13 @@ TWO = ("--run", "one=first.trec", "--run", "two=second.trec", "--qrels", "abc.qr
 OVERLAP = ("--run", "one.trec", "--run", "two.trec", "--overlap", "overlap:depth=2")
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory, tiny_model, index, toy, moeir):
+@pytest.fixture(scope="module", autouse=True)
+def folder(tmp_path_factory, tiny_model, index, toy):
     """The working folder: a checkpoint per way of routing, the toy texts with runs of two experts, and runs seen at once."""
     folder = tmp_path_factory.mktemp("analyze")
     for name, arch in ARCHITECTURES.items():
-        result = moeir("init", "--model", tiny_model, "--arch", arch, *LENGTHS, "--output", folder / name)
-        assert result.code == 0, result.stderr
-    result = moeir("search", "--index", index, "--queries", toy / "test-queries.tsv", "--output", folder / "runs")
-    assert result.code == 0, result.stderr
+        run_moeir("init", "--model", tiny_model, "--arch", arch, *LENGTHS, "--output", folder / name)
+    run_moeir("search", "--index", index, "--queries", toy / "test-queries.tsv", "--output", folder / "runs")
     for path in (*toy.iterdir(), folder / "runs/lexical.trec", folder / "runs/global.trec"):
         (folder / path.name).symlink_to(path)
     (folder / "one.trec").write_text("q1 Q0 owl 1 2.0 t\nq1 Q0 cat 2 1.0 t\n")
@@ -36,12 +35,9 @@ def folder(tmp_path_factory, tiny_model, index, toy, moeir):
         hits = [(query, rank, "right" if rank == own else f"x{rank}") for query, own in ranks.items() for rank in range(1, 6)]
         (folder / f"{name}.trec").write_text("".join(f"{query} Q0 {document} {rank} {9 - rank} t\n" for query, rank, document in hits))
     (folder / "abc.qrels").write_text("".join(f"{query} 0 right 1\n" for query in "abc"))
-    return folder
-
-
-@pytest.fixture(autouse=True)
-def here(folder, monkeypatch):
-    monkeypatch.chdir(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        yield folder
 
 
 @pytest.fixture
@@ -139,26 +135,22 @@ JUDGED = "--qrels test-qrels.tsv"
 BOTH = "--run lexical.trec --run global.trec"
 
 
-@pytest.mark.parametrize(
-    ("command", "code", "words"),
-    [
-        ("--run one.trec", 2, "expected two runs or more, found 1; repeat --run"),
-        ("usages --model token", 2, "analyze usages: expected one of overlap, usage, wins"),
-        ("usages --dataset .", 2, "analyze usages: expected one of overlap, usage, wins"),
-        (f"competition {BOTH} {JUDGED}", 2, "analyze competition: needs --after"),
-        (f"wins {BOTH}", 2, "analyze wins: needs --qrels"),
-        ("usage --model token", 2, "analyze usage: needs --corpus, --queries or both"),
-        ("usage --corpus corpus.jsonl", 2, "analyze usage: needs --model"),
-        (f"{BOTH} --model token", 2, "does not read --model; it belongs to analyze usage"),
-        (f"wins {BOTH} {JUDGED} --queries train-queries.jsonl", 2, "does not read --queries; it belongs to analyze usage"),
-        ("usage --model role --corpus corpus.jsonl", 2, "role: mote has no learned router; there is no usage to count"),
-        ("usage --model random --corpus corpus.jsonl", 2, "random: sbmoe has no learned router"),
-        (f"wins {BOTH} {JUDGED} --output x.pdf", 2, "--output x.pdf: expected .tsv or .jsonl for a table"),
-        ("overlap --list --run first.trec", 2, "analyze overlap: does not read --list-queries; it belongs to analyze wins"),
-        ("wins --list --run winner=first.trec second.trec --qrels abc.qrels --form jsonl", 2, "--run: the table would have two columns"),
-    ],
-)
-def test_what_cannot_be_analysed_is_refused_in_a_line(command, code, words, moeir):
-    result = moeir("analyze", *command.split())
-    assert (result.code, result.stdout) == (code, "") and words in result.stderr and len(result.messages) == 1, result.stderr
-    assert not list(Path().glob("x.*"))
+@pytest.mark.parametrize(("command", "words"), [
+    ("--run one.trec", "expected two runs or more, found 1; repeat --run"),
+    ("usages --model token", "analyze usages: expected one of overlap, usage, wins"),
+    ("usages --dataset .", "analyze usages: expected one of overlap, usage, wins"),
+    (f"competition {BOTH} {JUDGED}", "analyze competition: needs --after"),
+    (f"wins {BOTH}", "analyze wins: needs --qrels"),
+    ("usage --model token", "analyze usage: needs --corpus, --queries or both"),
+    ("usage --corpus corpus.jsonl", "analyze usage: needs --model"),
+    (f"{BOTH} --model token", "does not read --model; it belongs to analyze usage"),
+    (f"wins {BOTH} {JUDGED} --queries train-queries.jsonl", "does not read --queries; it belongs to analyze usage"),
+    ("usage --model role --corpus corpus.jsonl", "role: mote has no learned router; there is no usage to count"),
+    ("usage --model random --corpus corpus.jsonl", "random: sbmoe has no learned router"),
+    (f"wins {BOTH} {JUDGED} --output x.pdf", "--output x.pdf: expected .tsv or .jsonl for a table"),
+    ("overlap --list --run first.trec", "analyze overlap: does not read --list-queries; it belongs to analyze wins"),
+    ("wins --list --run winner=first.trec second.trec --qrels abc.qrels --form jsonl", "--run: the table would have two columns"),
+])  # fmt: skip
+def test_what_cannot_be_analysed_is_refused_in_a_line(command, words, refuse):
+    result = refuse(2, words, f"analyze {command}")
+    assert result.stdout == "" and len(result.messages) == 1 and not list(Path().glob("x.*"))

@@ -1,7 +1,5 @@
 """What config.json and the flags show to be wrong is refused before texts are read or a head is fitted, by a dry run too."""
 
-import json
-
 import pytest
 
 from tests.conftest import write_tiny_bert
@@ -57,29 +55,22 @@ def test_what_does_not_fit_the_weights_is_refused_before_texts_are_read(stage, f
     assert not (folder / "output").exists()
 
 
-@pytest.mark.parametrize(
-    "old, new, words",
-    [
-        ("came:shared_layers=2,local_dim=8", "came:shared_layers=3", "its weights are not those of came"),
-        ("colbert:dim=8", "colbert:dim=16", "has shape [8, 32]"),
-        ("mote", "dense", "a mote checkpoint cannot become dense"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "words"), [
+    ("came:shared_layers=2,local_dim=8", "came:shared_layers=3", "its weights are not those of came"),
+    ("colbert:dim=8", "colbert:dim=16", "has shape [8, 32]"),
+    ("mote", "dense", "a mote checkpoint cannot become dense"),
+])  # fmt: skip
 def test_options_that_a_checkpoint_has_no_weights_for_are_refused_before_texts_are_read(
-    old, new, words, moeir, folder, tiny_model_with_head
+    old, new, words, run, moeir, folder, tiny_model_with_head
 ):
-    result = moeir("init", "--model", tiny_model_with_head, "--arch", old, "--output", folder / "start")
-    assert result.code == 0, result.stderr
+    run(f"init --model {tiny_model_with_head} --arch {old} --output start")
     assert_refused(moeir, "finetune", "start", f"--arch {new}", words)
 
 
-def test_a_dry_run_of_what_fits_says_so_and_fits_no_head(moeir, toy, tmp_path, weights):
-    example = {"query_id": "t1", "positive_ids": ["cat"], "negative_ids": ["owl"]}
-    (tmp_path / "train.jsonl").write_text(json.dumps(example) + "\n")
-    sources = ("--train", tmp_path / "train.jsonl", "--corpus", toy / "corpus.jsonl", "--queries", toy / "train-queries.jsonl")
-    command = ("finetune", "--model", weights, "--arch", "came:shared_layers=4", *sources, "--output", tmp_path / "out", "--dry-run")
-    result = moeir(*command)
-    assert result.code == 0 and "head" not in result.stderr
+def test_a_dry_run_of_what_fits_says_so_and_fits_no_head(run, room, weights):
+    sources = "--train by-id.jsonl --corpus toy/corpus.jsonl --queries toy/train-queries.jsonl"
+    result = run(f"finetune --model {weights} --arch came:shared_layers=4 {sources} --output out --dry-run")
+    assert "head" not in result.stderr
     assert "spend  1 step of 8 queries: 1.00 epochs of 1 query, 64 documents" in result.stdout
 
 

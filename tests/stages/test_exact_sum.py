@@ -10,24 +10,21 @@ pytestmark = pytest.mark.usefixtures("work_folder")
 SEARCH = "search --index idx --queries toy/test-queries.tsv --dtype float32"
 
 
-def test_a_shallow_search_gives_right_sums(run):
-    run(f"{SEARCH} --fuse exact_sum --output whole")
-    run(f"{SEARCH} --fuse exact-sum --depth 2 --output shallow")
-    whole, shallow = (read_run(f"{name}/fused.trec") for name in ("whole", "shallow"))
+@pytest.mark.parametrize("experts", [("local", "global"), ("lexical", "local", "global")])
+def test_the_sums_are_those_of_the_named_experts_also_in_a_shallow_search(experts, run):
+    flags = " ".join(f"--expert {name}" for name in experts)
+    for folder, depth in (("whole", 100), ("shallow", 2)):
+        run(f"{SEARCH} {flags} --fuse exact_sum --depth {depth} --output {folder}")
+    assert sorted(path.stem for path in Path("whole").glob("*.trec")) == sorted((*experts, "fused"))
+    whole, shallow = (read_run(f"{folder}/fused.trec") for folder in ("whole", "shallow"))
+    lists = [read_run(f"whole/{name}.trec") for name in experts]
     for query in whole.queries:
+        sums = {name: sum(dict(one.hits(query)).get(name, 0.0) for one in lists) for name in whole.documents_of(query)}
+        assert dict(whole.hits(query)) == pytest.approx(sums, rel=1e-6)
         assert set(shallow.hits(query)) <= set(whole.hits(query))  # the same number whether it stood in a list or not
 
 
-def test_named_experts_are_the_ones_summed(run):
-    run(f"{SEARCH} --expert local --expert global --fuse exact-sum --output runs")
-    local, dense, fused = (read_run(f"runs/{name}.trec") for name in ("local", "global", "fused"))
-    assert not Path("runs/lexical.trec").exists()
-    for query in fused.queries:
-        one, other = dict(local.hits(query)), dict(dense.hits(query))
-        assert dict(fused.hits(query)) == {name: pytest.approx(one[name] + other[name], rel=1e-6) for name in one}
-
-
-def test_a_mixture_of_competitors_is_still_fused_as_came_unless_told(run):
+def test_a_mixture_of_competitors_is_fused_as_came_by_default(run):
     default, came, exact = (run(f"{SEARCH} --depth 3 {more}").stdout for more in ("", "--fuse came-sum", "--fuse exact-sum"))
     assert default == came != exact
 

@@ -1,65 +1,60 @@
 """docT5query: BM25 over documents with their generated queries appended."""
 
 import json
+from pathlib import Path
 
 import pytest
 
+from tests.split_encodings import read_files
 
-@pytest.fixture
-def room(toy, tmp_path, monkeypatch):
-    """The toy corpus, queries for two of its documents, and a query with words that occur only in them."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "corpus.jsonl").symlink_to(toy / "corpus.jsonl")
+
+@pytest.fixture(autouse=True)
+def room(work_folder):
+    """Queries for two of the toy documents, and a query with words that occur only in them."""
     written = {"owl": ["which raptor is nocturnal", "strigiformes"], "bat": ["echolocation strigiformes"]}
     lines = [json.dumps({"_id": document, "queries": queries}) + "\n" for document, queries in written.items()]
-    (tmp_path / "generated.jsonl").write_text("".join(lines))
-    (tmp_path / "queries.tsv").write_text("q1\tstrigiformes\nq2\tmoths\n")
-    return tmp_path
+    Path("generated.jsonl").write_text("".join(lines))
+    Path("other.jsonl").write_text('{"_id": "yak", "queries": ["hairy cattle"]}\n')
+    Path("queries.tsv").write_text("q1\tstrigiformes\nq2\tmoths\n")
 
 
-def index(moeir, *flags, output="idx"):
-    return moeir("index", "--corpus", "corpus.jsonl", "--engine", "bm25", *flags, "--output", output)
+@pytest.fixture
+def search(run):
+    """`search(index)`: the pairs of query and document."""
+    return lambda index: [tuple(line.split()[0:3:2]) for line in run(f"search --index {index} --queries queries.tsv").stdout.splitlines()]
 
 
-def search_hits(moeir, index_folder):
-    result = moeir("search", "--index", index_folder, "--queries", "queries.tsv", "--output", "-")
-    assert result.code == 0, result.stderr
-    return [tuple(line.split()[0:3:2]) for line in result.stdout.splitlines()]
+INDEX = "index --engine bm25 --corpus toy/corpus.jsonl"
 
 
-def test_a_word_of_the_queries_alone_finds_their_document(room, moeir):
-    assert index(moeir, output="plain").code == 0
-    assert search_hits(moeir, "plain") == [("q2", "bat")]
-    result = index(moeir, "--expansion", "generated.jsonl")
-    assert result.code == 0
-    assert "10 of 12 documents have no queries in generated.jsonl; they are indexed as they are" in result.stderr
-    assert sorted(search_hits(moeir, "idx")) == [("q1", "bat"), ("q1", "owl"), ("q2", "bat")]
-    assert (room / "idx/ids.txt").read_bytes() == (room / "plain/ids.txt").read_bytes()
+def test_a_word_of_the_queries_alone_finds_their_document(run, search):
+    run(f"{INDEX} --output plain")
+    assert search("plain") == [("q2", "bat")]
+    logged = run(f"{INDEX} --expansion generated.jsonl --output new").stderr
+    assert "10 of 12 documents have no queries in generated.jsonl; they are indexed as they are" in logged
+    assert sorted(search("new")) == [("q1", "bat"), ("q1", "owl"), ("q2", "bat")]
+    assert Path("new/ids.txt").read_bytes() == Path("plain/ids.txt").read_bytes()
     with open("generated.jsonl", "a") as file:
-        file.write('{"_id": "yak", "queries": ["hairy cattle"]}\n')
-    result = index(moeir, "--expansion", "generated.jsonl", output="more")
-    assert result.code == 0 and "generated.jsonl: 1 documents are not in the corpus; their queries are left out" in result.stderr
+        file.write(Path("other.jsonl").read_text())
+    logged = run(f"{INDEX} --expansion generated.jsonl --output more").stderr
+    assert "generated.jsonl: 1 documents are not in the corpus; their queries are left out" in logged
 
 
-def test_an_expanded_index_is_that_of_the_expanded_texts(room, moeir):
+def test_an_expanded_index_is_that_of_the_expanded_texts(run):
     added = {"owl": "which raptor is nocturnal strigiformes", "bat": "echolocation strigiformes"}
-    records = [json.loads(line) for line in (room / "corpus.jsonl").read_text().splitlines()]
+    records = [json.loads(line) for line in Path("toy/corpus.jsonl").read_text().splitlines()]
     longer = [{**record, "text": f"{record['text']} {added.get(record['_id'], '')}".strip()} for record in records]
-    (room / "longer.jsonl").write_text("".join(json.dumps(record) + "\n" for record in longer))
-    assert index(moeir, "--expansion", "generated.jsonl").code == 0
-    assert moeir("index", "--corpus", "longer.jsonl", "--engine", "bm25", "--output", "said").code == 0
-    for file in sorted((room / "said/bm25").iterdir()):
-        assert file.read_bytes() == (room / "idx/bm25" / file.name).read_bytes()
+    Path("longer.jsonl").write_text("".join(json.dumps(record) + "\n" for record in longer))
+    run(f"{INDEX} --expansion generated.jsonl --output new")
+    run("index --engine bm25 --corpus longer.jsonl --output of-longer")
+    assert read_files(Path("new/bm25")) == read_files(Path("of-longer/bm25"))
 
 
-def test_an_expansion_that_cannot_be_is_one_line(room, moeir, encodings):
-    (room / "other.jsonl").write_text('{"_id": "yak", "queries": ["hairy cattle"]}\n')
-    texts = ("--corpus", "corpus.jsonl", "--engine", "bm25")
-    for flags, code, words in (
-        ((*texts, "--expansion", "other.jsonl"), 3, "other.jsonl: has queries for none of the 12 documents; do the ids agree?"),
-        ((*texts, "--expansion", "corpus.jsonl"), 3, "corpus.jsonl:1: expected _id, and queries as a list"),
-        (("--encodings", encodings, "--expansion", "generated.jsonl"), 2, "error: --expansion needs --corpus"),
-    ):
-        result = moeir("index", *flags, "--output", "idx")
-        assert (result.code, result.stderr.count("error: ")) == (code, 1) and words in result.stderr.splitlines()[-1]
-        assert not list(room.glob("idx*"))
+@pytest.mark.parametrize(("command", "code", "words"), [
+    (f"{INDEX} --expansion other.jsonl", 3, "other.jsonl: has queries for none of the 12 documents; do the ids agree?"),
+    (f"{INDEX} --expansion toy/corpus.jsonl", 3, "corpus.jsonl:1: expected _id, and queries as a list"),
+    ("index --encodings enc --expansion generated.jsonl", 2, "error: --expansion needs --corpus"),
+])  # fmt: skip
+def test_an_expansion_that_cannot_be_is_one_line(refuse, command, code, words):
+    refuse(code, words, f"{command} --output new")
+    assert not list(Path().glob("new*"))

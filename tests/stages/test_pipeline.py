@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from tests.conftest import run_in_process
+from tests.conftest import run_moeir
+from tests.processes import read_metrics
 
 CAME = "came:shared_layers=2,local_dim=16"
 TRAINING = ("--arch", CAME, "--objective", "competitive:standardised=0.5", "--steps", 4, "--batch-size", 2, "--negatives", 2)
@@ -30,89 +31,68 @@ STEPS = (
 @pytest.fixture(scope="module")
 def rooms(tmp_path_factory, tiny_model_with_head, toy):
     """The same commands in two folders."""
-    return [_run_all_steps(tmp_path_factory.mktemp(name), tiny_model_with_head, toy) for name in ("one", "two")]
+    folders = [tmp_path_factory.mktemp(name) for name in ("one", "two")]
+    for folder in folders:
+        run_steps(folder, STEPS, toy=toy, weights=tiny_model_with_head)
+    return folders
 
 
-def _run_all_steps(folder, weights, toy):
-    _link_inputs(folder, weights, toy)
-    for step in STEPS:
-        _run(folder, *step)
-    return folder
-
-
-def _link_inputs(folder, weights, toy):
-    (folder / "toy").symlink_to(toy)
-    (folder / "weights").symlink_to(weights)
-
-
-def _run(folder, *arguments):
+def run_steps(folder, steps, **links):
+    """Run commands in a folder with links to their inputs."""
+    for name, path in links.items():
+        (folder / name).symlink_to(path)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        result = run_in_process(*arguments)
-    assert result.code == 0, (arguments, result.stderr)
-    return result
+        for step in steps:
+            run_moeir(*step)
 
 
-def _read_products(folder):
+def read_products(folder):
     """The content of every product file, without timings."""
     files = sorted(file for file in folder.rglob("*") if file.is_file() and not file.is_symlink())
-    return {str(file.relative_to(folder)): _read_content(file) for file in files}
+    return {str(file.relative_to(folder)): read_untimed(file) for file in files}
 
 
-def _read_content(file):
+def read_untimed(file):
     if file.name == "metrics.jsonl":
-        return [_drop_keys(json.loads(line), "seconds", "tokens_per_second") for line in file.read_text().splitlines()]
+        return [drop_keys(line, "seconds", "tokens_per_second") for line in read_metrics(file.parent)]
     if not file.name.endswith("manifest.json"):
         return file.read_bytes()
-    facts = _drop_keys(json.loads(file.read_text()), "seconds", "versions", "seal")  # versions: of the libraries loaded so far
-    _drop_keys(facts["counts"], "speed")
-    _drop_keys(facts["counts"].get("last", {}), "tokens_per_second")
-    _drop_keys(facts["files"].get("metrics.jsonl", {}), "bytes", "sha256")
+    facts = drop_keys(json.loads(file.read_text()), "seconds", "versions", "seal")  # versions: of the libraries loaded so far
+    drop_keys(facts["counts"], "speed")
+    drop_keys(facts["counts"].get("last", {}), "tokens_per_second")
+    drop_keys(facts["files"].get("metrics.jsonl", {}), "bytes", "sha256")
     return facts
 
 
-def _drop_keys(facts, *names):
+def drop_keys(facts, *names):
     for name in names:
         facts.pop(name, None)
     return facts
 
 
-def test_every_step_leaves_its_product_and_nothing_else(rooms):
-    folder = rooms[0]
-    assert sorted(path.name for path in (folder / "runs" / "came").iterdir()) == [
-        *("fused.trec", "global.trec", "lexical.trec", "local.trec", "manifest.json"),
-    ]
-    assert sorted(path.name for path in folder.iterdir()) == [
-        *("ckpt", "enc", "idx", "runs", "table.txt", "table.txt.manifest.json"),
-        *("toy", "train.jsonl", "train.jsonl.manifest.json", "weights"),
-    ]
-    leftovers = [path for path in folder.rglob("*") if path.name.startswith(".") or path.suffix in (".new", ".partial")]
-    assert leftovers == []
-
-
-def test_the_same_commands_give_the_same_bytes(rooms):
-    one, two = (_read_products(folder) for folder in rooms)
+def test_the_same_commands_give_the_same_bytes_and_leave_nothing_else(rooms):
+    one, two = (read_products(folder) for folder in rooms)
     assert one.keys() == two.keys()
     assert [name for name in one if one[name] != two[name]] == []
+    assert {"train.jsonl", "ckpt/came/metrics.jsonl", "runs/came/fused.trec", "runs/all.trec", "table.txt.manifest.json"} <= one.keys()
+    assert [path for path in rooms[0].rglob("*") if path.name.startswith(".") or path.suffix in (".new", ".partial")] == []
 
 
 def test_training_says_what_happened(rooms):
-    lines = [json.loads(line) for line in (rooms[0] / "ckpt" / "came" / "metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines] == [1, 2, 3, 4]
-    assert [line["competing"] for line in lines] == [0, 0, 1, 1]
+    lines = read_metrics(rooms[0] / "ckpt" / "came")
+    assert [(line["step"], line["competing"]) for line in lines] == [(1, 0), (2, 0), (3, 1), (4, 1)]
     assert {"loss", "loss.lexical", "share.global", "gradient_norm", "tokens_per_second"} <= lines[0].keys()
 
 
 def test_the_settings_of_a_checkpoint_make_it_again(rooms, tmp_path, tiny_model_with_head, toy):
-    _link_inputs(tmp_path, tiny_model_with_head, toy)
-    (tmp_path / "train.jsonl").symlink_to(rooms[0] / "train.jsonl")
-    settings = rooms[0] / "ckpt" / "came" / "settings.yaml"
-    _run(tmp_path, "finetune", "--config", settings)
+    command = ("finetune", "--config", rooms[0] / "ckpt" / "came" / "settings.yaml")
+    run_steps(tmp_path, [command], toy=toy, weights=tiny_model_with_head, **{"train.jsonl": rooms[0] / "train.jsonl"})
     trained, first = (folder / "ckpt" / "came" / "model.safetensors" for folder in (tmp_path, rooms[0]))
     assert trained.read_bytes() == first.read_bytes()
 
 
-def test_one_expert_searched_alone_gives_its_own_list(rooms, tmp_path, moeir):
+def test_one_expert_searched_alone_gives_its_own_list(rooms):
     index, queries = rooms[0] / "idx" / "came", rooms[0] / "toy" / "test-queries.tsv"
-    result = moeir("search", "--index", index, "--queries", queries, "--depth", 5, "--expert", "local", "--output", "-")
+    result = run_moeir("search", "--index", index, "--queries", queries, "--depth", 5, "--expert", "local", "--output", "-")
     assert result.stdout == (rooms[0] / "runs" / "came" / "local.trec").read_text()

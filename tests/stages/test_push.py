@@ -4,6 +4,7 @@ import getpass
 import json
 import shutil
 import socket
+from pathlib import Path
 
 import pytest
 import yaml
@@ -62,10 +63,9 @@ def test_nothing_of_this_machine_is_in_any_byte_that_is_sent(name, hub, folder, 
     private += [host] if len(host := socket.gethostname()) > 4 else []
     sent = b"\n".join(hub.bodies)
     assert [word for word in private if word.encode() in sent] == []
-    if name in ("trained", "encodings", "rerank"):  # what is on disk has such words
-        made = folder / product
-        files = [made / "settings.yaml", manifests.manifest_path(made)]
-        assert any(b"secret" in file.read_bytes() or b"came" in file.read_bytes() for file in files if file.is_file())
+    if name in ("trained", "encodings", "rerank"):
+        files = [file for file in (Path(product, "settings.yaml"), manifests.manifest_path(Path(product))) if file.is_file()]
+        assert any(word in file.read_text() for file in files for word in ("secret", "came")), "on disk are such words"
 
 
 def test_a_path_inside_an_option_stays_here():
@@ -75,11 +75,10 @@ def test_a_path_inside_an_option_stays_here():
         assert hidden["arch"].removeprefix("x:file=").removesuffix(",depth=3") == "w.npy"
 
 
-def test_a_card_that_the_hub_does_not_read_is_one_line(hub, folder, moeir):
+def test_a_card_that_the_hub_does_not_read_is_one_line(hub, folder, refuse):
     for content in (b"---\nx: [\n---", b"\xff\xfe", b"---\nmodel-index: 5\n---", b"---\ntags: 5\n---", b"---\n- a\n---"):
         (folder / "came" / "README.md").write_bytes(content)
-        result = moeir("push", "--input", "came", "--repo", "anna/came")
-        assert result.code == 4 and result.stderr.startswith("error: came/README.md: not a card of the Hub: "), result.stderr
+        result = refuse(4, "error: came/README.md: not a card of the Hub: ", "push --input came --repo anna/came")
         assert result.stderr.count("\n") == 1 and hub.repositories == {}
 
 
@@ -117,15 +116,12 @@ def test_a_product_replaces_the_one_before_it_in_one_commit_and_an_equal_one_mak
     assert len(hub.repositories["anna/product"].commits) == 3
 
 
-def test_files_of_another_tool_are_not_replaced(hub, folder, moeir):
+def test_files_of_another_tool_are_not_replaced(hub, folder, refuse):
     for name in ("pytorch_model.bin", "web/asset-manifest.json", "manifest.json"):
-        hub.repositories["anna/bert"] = StoredRepository(False)
-        hub.files("anna/bert")[name] = b"{}"
-        result = moeir("push", "--input", "came", "--repo", "anna/bert")
-        assert result.code == 2 and result.stderr == (
-            "error: --repo anna/bert: has files, and moeir push did not make them; name another repository, or delete them there\n"
-        )
-        assert len(hub.repositories["anna/bert"].commits) == 1
+        hub.repositories["anna/bert"] = StoredRepository(False, [{name: b"{}"}])
+        words = "has files, and moeir push did not make them; name another repository, or delete them there"
+        result = refuse(2, f"error: --repo anna/bert: {words}", "push --input came --repo anna/bert")
+        assert result.stderr.count("\n") == 1 and len(hub.repositories["anna/bert"].commits) == 1
 
 
 FAULTS = {  # method, path, kind and times of a fault; exit code and words
@@ -139,26 +135,24 @@ FAULTS = {  # method, path, kind and times of a fault; exit code and words
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_push_that_fails_says_so_in_one_line_and_the_same_command_again_succeeds(name, hub, folder, moeir):
+def test_a_push_that_fails_says_so_in_one_line_and_the_same_command_again_succeeds(name, hub, folder, run, refuse):
     *fault, code, words = FAULTS[name]
     hub.fail(*fault)
-    command = ("push", "--input", "came", "--repo", "anna/came")
-    result = moeir(*command)
-    assert result.code == code and result.stdout == ""
-    assert result.stderr.count("\n") == 1 and result.stderr.startswith("error: anna/came: "), result.stderr
-    assert words in result.stderr and TOKEN not in result.stderr
+    result = refuse(code, words, "push --input came --repo anna/came")
+    assert result.stdout == "" and result.stderr.count("\n") == 1 and result.stderr.startswith("error: anna/came: "), result.stderr
+    assert TOKEN not in result.stderr
     assert all(len(repository.commits) == 1 for repository in hub.repositories.values())  # nothing of the product is visible
-    assert moeir(*command).code == 0
+    run("push --input came --repo anna/came")
     assert "model.safetensors" in hub.files("anna/came")
 
 
-def test_a_token_is_needed_and_a_private_repository_is_not_for_others(hub, folder, moeir, monkeypatch, run):
+def test_a_token_is_needed_and_a_private_repository_is_not_for_others(hub, folder, monkeypatch, run, refuse):
     run("push --input came --repo anna/came --private")
     assert hub.repositories["anna/came"].private
     monkeypatch.setenv("HF_TOKEN", "hf_another")
     for command in ("push --input came --repo anna/other", "pull --repo anna/came --output pulled"):
-        result = moeir(*command.split())
-        assert result.code == 2 and "not accepted: " in result.stderr and "401" in result.stderr
+        result = refuse(2, "not accepted: ", command)
+        assert "401" in result.stderr
     assert "anna/other" not in hub.repositories and not (folder / "pulled").exists()
 
 
@@ -173,7 +167,7 @@ REFUSED = [  # flags, exit code and words, before anything is sent
 ]
 
 
-def test_what_cannot_be_pushed_is_refused_before_anything_is_sent(hub, folder, moeir, run):
+def test_what_cannot_be_pushed_is_refused_before_anything_is_sent(hub, folder, refuse, run):
     run("search --index idx --queries secret-test-queries.tsv --output a.trec")
     run(f"report --run a.trec {QRELS} --output page.html")
     (folder / "b").mkdir()
@@ -181,9 +175,7 @@ def test_what_cannot_be_pushed_is_refused_before_anything_is_sent(hub, folder, m
     shutil.copytree("came", "damaged")
     (folder / "damaged" / "vocab.txt").write_bytes((folder / "came" / "vocab.txt").read_bytes()[:-2] + b"x\n")
     for flags, code, words in REFUSED:
-        result = moeir("push", *flags.split(), "--repo", "anna/x")
-        assert result.code == code and words in result.stderr and result.stderr.count("error: ") == 1, (flags, result.stderr)
+        refuse(code, words, f"push {flags} --repo anna/x")
         assert hub.requests == []
     for flags, words in (("--license gpl-99", '"license" must be one of'), ("--repo a//b", "not accepted: Repo id must")):
-        result = moeir("push", "--input", "came", "--repo", "anna/came", *flags.split())
-        assert result.code == 2 and words in result.stderr and result.stderr.count("error: ") == 1
+        refuse(2, words, f"push --input came --repo anna/came {flags}")

@@ -34,7 +34,7 @@ def room(tmp_path_factory):
 
 @pytest.fixture
 def report(room, moeir):
-    return lambda *names, output="-": moeir("report", *(part for name in names for part in ("--training", room / name)), "--output", output)
+    return lambda *names, output="-": moeir("report", "--training", *(room / name for name in names), "--output", output)
 
 
 def test_a_competition_is_told_in_tables(report):

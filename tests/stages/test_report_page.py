@@ -4,51 +4,59 @@ import base64
 import hashlib
 import json
 import re
+import shlex
 import shutil
 from html import unescape
+from pathlib import Path
 
 import pytest
 
 from moeir.reporting.explanations import Explanations
 from tests import browser
+from tests.conftest import run_moeir
 
 EVIL = '</script><script>alert("1")</script><!-- \' " & \u2028 <img src=x onerror=alert(2)> [[SCRIPT]]'
 EXPERTS = ("lexical", "local", "global", "fused")
+RUNS = " ".join(f"--run runs/{name}.trec" for name in EXPERTS)
+JUDGED = "--queries queries.tsv --qrels qrels"
+FULL = f"{RUNS} {JUDGED} --corpus corpus.jsonl --depth 3"
+SEARCH = "search --queries queries.tsv"
 needs_chromium = pytest.mark.skipif(browser.PROGRAM is None, reason="chromium is not installed")
 
 
-@pytest.fixture(scope="module")
-def room(tmp_path_factory, index, toy, moeir):
-    """Runs of the toy queries, with texts that contain markup."""
+@pytest.fixture(scope="module", autouse=True)
+def room(tmp_path_factory, index, bm25_index, toy):
+    """The working folder: runs of the toy queries, with texts that contain markup, and a training."""
     folder = tmp_path_factory.mktemp("page")
+    (folder / "idx").symlink_to(index)
+    (folder / "bm25").symlink_to(bm25_index)
     queries = (toy / "test-queries.tsv").read_text().replace("hollow tree", f"hollow tree {EVIL}")
     (folder / "queries.tsv").write_text(queries)
     corpus = [json.loads(line) for line in (toy / "corpus.jsonl").read_text().splitlines()]
     corpus[0]["title"], corpus[0]["text"] = EVIL, corpus[0]["text"] + EVIL
     (folder / "corpus.jsonl").write_text("".join(json.dumps(one) + "\n" for one in corpus))
     (folder / "qrels").write_bytes((toy / "test-qrels.tsv").read_bytes())
-    result = moeir("search", "--index", index, "--queries", folder / "queries.tsv", "--output", folder / "runs",
-                 "--explain", folder / "why.jsonl", "--corpus", folder / "corpus.jsonl")  # fmt: skip
-    assert result.code == 0, result.stderr
     training = [{"step": number, "loss": 3.0 - number / 20, "share.local": 0.5, "share.global": 0.5} for number in range(1, 31)]
     (folder / "trained").mkdir()
     (folder / "trained" / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in training))
-    return folder
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        run_moeir(*f"{SEARCH} --index idx --explain why.jsonl --corpus corpus.jsonl --output runs".split())
+        yield folder
 
 
 @pytest.fixture(scope="module")
-def command(room):
-    runs = [word for name in EXPERTS for word in ("--run", room / "runs" / f"{name}.trec")]
-    texts = ("--queries", room / "queries.tsv", "--corpus", room / "corpus.jsonl", "--qrels", room / "qrels")
-    return ["report", *runs, *texts, "--depth", 3, "--title", EVIL]
-
-
-@pytest.fixture(scope="module")
-def made(room, command, index, moeir):
-    more = ("--index", index, "--training", room / "trained")
-    result = moeir(*command, *more, "--output", room / "page.html")
-    assert (result.code, result.stdout, result.messages) == (0, "", [])
+def full_page(room):
+    """A page with all that a page can have."""
+    assert report(f"{FULL} --index idx --training trained", room / "page.html", "--title", EVIL) == []
     return room / "page.html"
+
+
+def report(flags, page, *more):
+    """Write a page and return the messages."""
+    result = run_moeir("report", *shlex.split(flags), *more, "--output", page)
+    assert result.stdout == ""
+    return result.messages
 
 
 def read_blocks(page):
@@ -57,8 +65,8 @@ def read_blocks(page):
     return {name: json.loads(content) for name, content in scripts}
 
 
-def test_a_page_holds_one_script_and_one_style_that_its_policy_knows_and_nothing_from_elsewhere(made):
-    text = made.read_text()
+def test_a_page_holds_one_script_and_one_style_that_its_policy_knows_and_nothing_from_elsewhere(full_page):
+    text = full_page.read_text()
     policy = re.findall(r'<meta http-equiv="Content-Security-Policy" content="([^"]+)">', text)[0]
     assert policy.startswith("default-src 'none'; ")
     for tag in ("script", "style"):
@@ -71,8 +79,8 @@ def test_a_page_holds_one_script_and_one_style_that_its_policy_knows_and_nothing
     assert not re.search(r"\s(on\w+|style)=|<(img|iframe|object|embed|form|base)\b", "".join(tags))
 
 
-def test_texts_stay_texts(made):
-    blocks, text = read_blocks(made), made.read_text()
+def test_texts_stay_texts(full_page):
+    blocks, text = read_blocks(full_page), full_page.read_text()
     assert EVIL in blocks["data"]["texts"][0]
     owl = next(one for one in blocks["texts-0"] if one[0] == "owl")
     assert owl[1] == EVIL and owl[2].endswith(EVIL)
@@ -80,8 +88,8 @@ def test_texts_stay_texts(made):
     assert [unescape(one) for one in re.findall(r"<h1[^>]*>(.*?)</h1>", text)] == [EVIL] and EVIL in unescape(text.partition("</title>")[0])
 
 
-def test_a_page_tells_what_the_runs_hold_and_the_reasons_that_search_wrote(made, room):
-    blocks = read_blocks(made)
+def test_a_page_tells_what_the_runs_hold_and_the_reasons_that_search_wrote(full_page):
+    blocks = read_blocks(full_page)
     data = blocks["data"]
     assert data["runs"] == list(EXPERTS) and data["queries"] == ["q1", "q2", "q3", "q4", "q5", "q6"] and data["answers"][4] == 1
     assert data["judged"]["measures"] == ["nDCG@10", "RR@10", "R@100"] and data["judged"]["p_header"] == "p (Holm)"
@@ -90,31 +98,27 @@ def test_a_page_tells_what_the_runs_hold_and_the_reasons_that_search_wrote(made,
     assert data["trainings"][0]["name"] == "trained" and data["trainings"][0]["charts"][0]["title"] == "share"
     names = [row[0] for row in blocks["texts-0"]]
     shown = {query: [names[number] for number in case["d"]] for query, case in zip(data["queries"], blocks["cases-0"], strict=True)}
-    written = Explanations(map(json.loads, (room / "why.jsonl").read_text().splitlines()), shown.__getitem__)
+    written = Explanations(map(json.loads, Path("why.jsonl").read_text().splitlines()), shown.__getitem__)
     for query, case in zip(shown, blocks["cases-0"], strict=True):
         reasons = written.for_query(query)
         assert {"p", "t", "k"} <= reasons.keys() and {name: case[name] for name in reasons} == reasons
 
 
-def test_parts_that_do_not_add_up_are_left_out(room, command, index, moeir, tmp_path):
-    lists = [word for name in EXPERTS[:3] for word in ("--run", room / "runs" / f"{name}.trec")]
-    assert moeir("fuse", *lists, "--method", "rrf", "--output", tmp_path / "fused.trec").code == 0
-    changed = [f"fused={tmp_path / 'fused.trec'}" if str(word).endswith("fused.trec") else word for word in command]
-    result = moeir(*changed, "--index", index, "--output", tmp_path / "page.html")
-    assert result.code == 0 and "fused: its scores are not came-sum of the experts' runs; parts are left out" in result.stderr
+def test_parts_that_do_not_add_up_are_left_out(run, tmp_path):
+    run(f"fuse {RUNS.replace('--run runs/fused.trec', '')} --method rrf --output {tmp_path}/fused.trec")
+    (message,) = report(f"{FULL.replace('runs/fused', f'fused={tmp_path}/fused')} --index idx", tmp_path / "page.html")
+    assert message.startswith("fused: its scores are not came-sum of the experts' runs; parts are left out")
     cases = read_blocks(tmp_path / "page.html")["cases-0"]
     assert not any("p" in case for case in cases) and all("t" in case for case in cases)
 
 
-def test_a_document_that_no_expert_has_is_explained_without_parts(room, index, moeir, tmp_path):
-    result = moeir("search", "--index", index, "--queries", room / "queries.tsv", "--depth", 2, "--output", tmp_path / "runs")
-    assert result.code == 0, result.stderr
-    ids = sorted(json.loads(line)["_id"] for line in (room / "corpus.jsonl").read_text().splitlines())
+def test_a_document_that_no_expert_has_is_explained_without_parts(run, tmp_path):
+    run(f"{SEARCH} --index idx --depth 2 --output {tmp_path}/runs")
+    ids = sorted(json.loads(line)["_id"] for line in Path("corpus.jsonl").read_text().splitlines())
     (tmp_path / "every.trec").write_text("".join(f"q1 Q0 {name} 1 {-place} t\n" for place, name in enumerate(ids)))
-    runs = [word for name in EXPERTS for word in ("--run", tmp_path / "runs" / f"{name}.trec")]
-    command = ("report", *runs, "--run", tmp_path / "every.trec", "--qrels", room / "qrels", "--queries", room / "queries.tsv")
-    result = moeir(*command, "--depth", 12, "--index", index, "--output", tmp_path / "page.html")
-    assert (result.code, result.stdout, len(result.messages)) == (0, "", 1) and result.messages[0].startswith("every: shown without")
+    runs = f"{RUNS} --run every.trec".replace("--run ", f"--run {tmp_path}/")
+    (message,) = report(f"{runs} {JUDGED} --depth 12 --index idx", tmp_path / "page.html")
+    assert message.startswith("every: shown without")
     case = read_blocks(tmp_path / "page.html")["cases-0"][0]
     alone = [place for place, ranks in enumerate(zip(*case["r"], strict=True)) if not any(ranks[:4])]
     assert len(case["d"]) == 12 and alone
@@ -123,27 +127,26 @@ def test_a_document_that_no_expert_has_is_explained_without_parts(room, index, m
     assert all(None not in parts for place, parts in enumerate(case["p"]) if place not in alone)
 
 
-def test_a_page_needs_no_texts_and_the_same_sources_make_the_same_page(room, moeir, tmp_path):
-    for name in ("first", "second"):
-        command = ("report", "--run", room / "runs" / "fused.trec", "--qrels", room / "qrels", "--output", tmp_path / f"{name}.html")
-        assert moeir(*command).messages == []
-    assert (tmp_path / "first.html").read_bytes() == (tmp_path / "second.html").read_bytes()
-    blocks = read_blocks(tmp_path / "first.html")
+def test_a_page_needs_no_texts_and_the_same_sources_make_the_same_page(tmp_path):
+    pages = [tmp_path / f"{name}.html" for name in ("first", "second")]
+    assert [report("--run runs/fused.trec --qrels qrels", page) for page in pages] == [[], []]
+    assert pages[0].read_bytes() == pages[1].read_bytes()
+    blocks = read_blocks(pages[0])
     assert blocks["data"]["texts"][0] == "" and ["owl"] in blocks["texts-0"]
-    assert "already made" in moeir(*command).stderr
-    assert moeir("report", "--training", room / "trained", "--output", tmp_path / "trained.html").messages == []
+    assert "already made" in report("--run runs/fused.trec --qrels qrels", pages[0])[0]
+    assert report("--training trained", tmp_path / "trained.html") == []
 
 
 @pytest.fixture
-def opened(made, tmp_path):
+def opened(full_page, tmp_path):
     with browser.Browser(tmp_path / "profile") as one:
-        one.open(made)
+        one.open(full_page)
         yield one
 
 
 @needs_chromium
-def test_in_a_browser_nothing_is_asked_of_a_network_and_nothing_complains(opened, made, tmp_path):
-    assert [one for one in opened.requests if one != "data:,"] == [made.resolve().as_uri()]
+def test_in_a_browser_nothing_is_asked_of_a_network_and_nothing_complains(opened, full_page, tmp_path):
+    assert [one for one in opened.requests if one != "data:,"] == [full_page.resolve().as_uri()]
     assert opened.problems == []
     assert opened.evaluate("document.querySelector('.asked').textContent").endswith(EVIL)
     opened.click(".hit.answer")
@@ -207,43 +210,33 @@ def test_a_set_of_runs_and_a_bubble_show_their_queries_and_the_theme_turns(opene
     assert opened.evaluate(paper) == dark and opened.problems == []
 
 
-def test_a_run_belongs_to_the_index_of_its_manifest_whatever_its_name(room, index, command, moeir, tmp_path):
-    search = ("search", "--index", index, "--queries", room / "queries.tsv", "--expert", "local", "--output", tmp_path / "mine.trec")
-    assert moeir(*search).code == 0
-    shutil.copy(room / "runs" / "global.trec", tmp_path / "lexical.trec")  # a name alone says nothing
-    texts = ("--queries", room / "queries.tsv", "--qrels", room / "qrels", "--index", index)
-    runs = ("--run", f"my run={tmp_path / 'mine.trec'}", "--run", tmp_path / "lexical.trec")
-    result = moeir("report", *runs, *texts, "--output", tmp_path / "page.html")
-    assert (result.code, len(result.messages)) == (0, 1)
-    assert result.messages[0].startswith("lexical: shown without explanations: not an expert's run that moeir search wrote with ")
-    blocks = read_blocks(tmp_path / "page.html")
+NO_EXPERT = "shown without explanations: not an expert's run that moeir search wrote with "
+
+
+def test_a_run_belongs_to_the_index_of_its_manifest_whatever_its_name(run, tmp_path):
+    run(f"{SEARCH} --index idx --expert local --output {tmp_path}/mine.trec")
+    shutil.copy("runs/global.trec", tmp_path / "lexical.trec")  # a name alone says nothing
+    page = tmp_path / "page.html"
+    (message,) = report(f"--run 'my run={tmp_path}/mine.trec' --run {tmp_path}/lexical.trec {JUDGED} --index idx", page)
+    assert message.startswith(f"lexical: {NO_EXPERT}")
+    blocks = read_blocks(page)
     assert blocks["data"]["runs"] == ["my run", "lexical"] and blocks["data"]["experts"] == {"local": "my run"}
     assert all(case["x"] == ["local"] for case in blocks["cases-0"] if case["d"])
-    named = ("--run", f"global={tmp_path / 'lexical.trec'}")
-    result = moeir("report", *named, *texts, "--output", tmp_path / "page.html", "--force")
-    assert (result.code, result.messages) == (0, [])
-    assert read_blocks(tmp_path / "page.html")["data"]["experts"] == {"global": "global"}
+    assert report(f"--run global={tmp_path}/lexical.trec {JUDGED} --index idx --force", page) == []
+    assert read_blocks(page)["data"]["experts"] == {"global": "global"}
 
 
-def test_runs_of_another_index_or_without_those_of_the_experts_are_shown_without_explanations(
-    room, bm25_index, command, index, moeir, tmp_path
+@pytest.mark.parametrize(("flags", "words", "experts"), [
+    ("--run came=runs/fused.trec --index idx", "came: shown without explanations, which need the runs of its experts: name them", ()),
+    ("{RUNS} --index bm25", "lexical, local, global, fused: shown without", ()),
+    ("{RUNS} --run {tmp_path}/bm25.trec --run {tmp_path}/all.trec --index idx", f"bm25, all: {NO_EXPERT}", EXPERTS),
+])  # fmt: skip
+def test_runs_of_another_index_or_of_several_or_without_those_of_the_experts_are_shown_without_explanations(
+    flags, words, experts, run, tmp_path
 ):
-    texts = ("--queries", room / "queries.tsv", "--qrels", room / "qrels", "--index", index, "--output", tmp_path / "page.html")
-    result = moeir("report", "--run", f"came={room / 'runs' / 'fused.trec'}", *texts)
-    assert result.code == 0 and len(result.messages) == 1
-    assert result.messages[0].startswith("came: shown without explanations, which need the runs of its experts: name them")
-    result = moeir(*command, "--index", bm25_index, "--output", tmp_path / "page.html", "--force")
-    assert result.code == 0 and len(result.messages) == 1 and result.messages[0].startswith("lexical, local, global, fused: shown without")
-    assert not any("x" in case for case in read_blocks(tmp_path / "page.html")["cases-0"])
-
-
-def test_a_run_of_bm25_or_of_several_runs_beside_the_experts_is_shown_without_explanations(
-    room, bm25_index, command, index, moeir, tmp_path
-):
-    assert moeir("search", "--index", bm25_index, "--queries", room / "queries.tsv", "--output", tmp_path / "bm25.trec").code == 0
-    assert moeir("fuse", "--run", tmp_path / "bm25.trec", room / "runs/fused.trec", "--output", tmp_path / "all.trec").code == 0
-    more = ("--run", tmp_path / "bm25.trec", "--run", tmp_path / "all.trec", "--index", index)
-    result = moeir(*command, *more, "--output", tmp_path / "page.html")
-    assert result.code == 0 and len(result.messages) == 1
-    assert result.messages[0].startswith("bm25, all: shown without explanations: not an expert's run that moeir search wrote with ")
-    assert read_blocks(tmp_path / "page.html")["data"]["experts"] == {name: name for name in EXPERTS}
+    run(f"{SEARCH} --index bm25 --output {tmp_path}/bm25.trec")
+    run(f"fuse --run {tmp_path}/bm25.trec runs/fused.trec --output {tmp_path}/all.trec")
+    (message,) = report(f"{flags.format(RUNS=RUNS, tmp_path=tmp_path)} {JUDGED}", tmp_path / "page.html")
+    blocks = read_blocks(tmp_path / "page.html")
+    assert message.startswith(words) and blocks["data"].get("experts", {}) == {name: name for name in experts}
+    assert experts or not any("x" in case for case in blocks["cases-0"])

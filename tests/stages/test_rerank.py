@@ -15,9 +15,10 @@ RULES = ("--query-length", 20, "--document-length", 32)
 
 
 @pytest.fixture(scope="module")
-def room(tmp_path_factory, tiny_model, bm25_index, toy):
-    """A cross-encoder, and BM25's run of the test queries with every document in it."""
+def room(tmp_path_factory, tiny_model, came_checkpoint, toy):
+    """A cross-encoder, CAME, and a run of three test queries with every document in it."""
     folder = tmp_path_factory.mktemp("rerank")
+    (folder / "came").symlink_to(came_checkpoint)
     run_moeir("init", "--model", tiny_model, "--arch", "cross-encoder", *RULES, "--output", folder / "lce")
     names = list(texts.read_texts_by_id(toy / "corpus.jsonl"))
     with open(folder / "bm25.trec", "w") as file:
@@ -28,12 +29,18 @@ def room(tmp_path_factory, tiny_model, bm25_index, toy):
 
 
 @pytest.fixture(scope="module")
-def rerank(room, toy):
+def sources(room, toy):
+    """The run and the texts of its pairs."""
+    texts_of_pairs = ("--queries", toy / "test-queries.tsv", "--corpus", toy / "corpus.jsonl")
+    return ("--run", room / "bm25.trec", *texts_of_pairs, "--dtype", "float32")
+
+
+@pytest.fixture(scope="module")
+def rerank(room, sources):
     """`rerank(output, *arguments)`: the reranked run."""
 
     def reranked(output, *arguments, model="lce"):
-        flags = ("--run", room / "bm25.trec", "--queries", toy / "test-queries.tsv", "--corpus", toy / "corpus.jsonl", "--dtype", "float32")
-        run_moeir("rerank", "--model", room / model, *flags, *arguments, "--output", output)
+        run_moeir("rerank", "--model", room / model, *sources, *arguments, "--output", output)
         return runs.read_run(output)
 
     return reranked
@@ -43,14 +50,10 @@ def rerank(room, toy):
 def score_pair_alone(folder, toy, query, document):
     """The score of a pair in a batch of its own."""
     checkpoint = open_checkpoint(folder)
-    query_text, document_text = (
-        texts.read_texts_by_id(toy / "test-queries.tsv")[query],
-        texts.read_texts_by_id(toy / "corpus.jsonl")[document],
-    )
-    ids = [
-        RaggedIds.from_lists(checkpoint.token_ids([text], side)[0])
-        for text, side in ((query_text.content, "query"), (document_text.joined_fields, "document"))
-    ]
+    query_text = texts.read_texts_by_id(toy / "test-queries.tsv")[query].content
+    document_text = texts.read_texts_by_id(toy / "corpus.jsonl")[document].joined_fields
+    sides = ((query_text, "query"), (document_text, "document"))
+    ids = [RaggedIds.from_lists(checkpoint.token_ids([text], side)[0]) for text, side in sides]
     tokens = checkpoint.pair_tokenizer.make_pairs(*ids, np.zeros(1, dtype=int), np.zeros(1, dtype=int)).pack([0])
     return float(checkpoint.architecture.eval()(tokens)["relevance"].vectors)
 
@@ -68,19 +71,18 @@ def test_every_score_is_that_of_the_pair_alone_and_the_rest_stands_behind(room, 
     assert {query: cut.documents_of(query) for query in cut.queries} == {query: after.documents_of(query)[:5] for query in after.queries}
 
 
-def test_batches_threads_and_a_pipe_change_nothing_but_roundings(room, rerank, toy, tmp_path):
+def test_batches_threads_and_a_pipe_change_nothing_but_roundings(room, sources, rerank, toy, tmp_path):
     whole = rerank(tmp_path / "whole.trec", "--depth", 6)
     for number, options in enumerate([("--max-tokens", 1), ("--max-tokens", 70), ("--threads", 1)]):
         other = rerank(tmp_path / f"{number}.trec", "--depth", 6, *options)
         for query in whole.queries:
             assert dict(other.hits(query)) == pytest.approx(dict(whole.hits(query)), abs=1e-4)
-    flags = ("--run", room / "bm25.trec", "--queries", toy / "test-queries.tsv", "--corpus", "-", "--dtype", "float32", "--depth", 6)
+    flags = (*sources[:5], "-", *sources[6:], "--depth", 6)
     result = run_in_process("rerank", "--model", room / "lce", *flags, stdin=(toy / "corpus.jsonl").read_text())
     assert result.code == 0 and result.stdout == (tmp_path / "whole.trec").read_text()
 
 
-def test_an_expert_scores_as_its_exact_index_does_and_experts_are_added(rerank, room, index, came_checkpoint, toy, tmp_path):
-    (room / "came").symlink_to(came_checkpoint)
+def test_an_expert_scores_as_its_exact_index_does_and_experts_are_added(rerank, index, toy, tmp_path):
     run_moeir(*SEARCH, "--index", index, "--queries", toy / "test-queries.tsv", "--depth", 50, "--output", tmp_path / "found")
     parts = {}
     for expert in ("lexical", "local", "global"):
@@ -95,17 +97,15 @@ def test_an_expert_scores_as_its_exact_index_does_and_experts_are_added(rerank, 
         assert dict(total.hits(query)) == pytest.approx(sums, abs=1e-4)
 
 
-def test_a_score_that_is_no_number_is_told(room, toy, tmp_path, monkeypatch):
+def test_a_score_that_is_no_number_is_told(room, sources, tmp_path, monkeypatch):
     monkeypatch.setattr("moeir.reranking.scoring.score_pairs", lambda _, pairs, **__: np.append(np.zeros(len(pairs.lengths) - 1), np.nan))
-    flags = ("--queries", toy / "test-queries.tsv", "--corpus", toy / "corpus.jsonl", "--output", tmp_path / "out.trec")
-    result = run_in_process("rerank", "--model", room / "lce", "--run", room / "bm25.trec", *flags)
+    result = run_in_process("rerank", "--model", room / "lce", *sources, "--output", tmp_path / "out.trec")
     assert result.code == 3 and "its score of query 'q3' and document" in result.stderr and not (tmp_path / "out.trec").exists()
 
 
-def test_unfinished_work_is_not_scored_again(room, toy, tmp_path, monkeypatch):
+def test_unfinished_work_is_not_scored_again(room, sources, tmp_path, monkeypatch):
     monkeypatch.setattr("moeir.reranking.score_journal.FLUSH_SECONDS", 0.0)
-    flags = ("--run", room / "bm25.trec", "--queries", toy / "test-queries.tsv", "--corpus", toy / "corpus.jsonl", "--dtype", "float32")
-    command = ("rerank", "--model", room / "lce", *flags, "--max-tokens", 64, "--output", tmp_path / "out.trec")
+    command = ("rerank", "--model", room / "lce", *sources, "--max-tokens", 64, "--output", tmp_path / "out.trec")
     batch_sizes, packed = [], PackedPairs.pack
 
     def failing(self, rows, side="pair"):

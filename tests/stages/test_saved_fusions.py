@@ -10,8 +10,8 @@ from moeir.records import qrels, runs
 from moeir.records.runs import Run
 
 NAMES = ("one", "two", "three")
-RUNS = ("--run", "one.trec", "--run", "two.trec", "--run", "three.trec")
-CALIBRATE = ("calibrate", *RUNS, "--qrels", "qrels")
+RUNS = "--run one.trec --run two.trec --run three.trec"
+CALIBRATE = f"calibrate {RUNS} --qrels qrels --output"
 
 
 @pytest.fixture
@@ -33,61 +33,58 @@ def room(tmp_path, monkeypatch):
     return tmp_path
 
 
-def value(moeir, run, measure="nDCG@10"):
-    result = moeir("evaluate", "--run", run, "--qrels", "qrels", "--measure", measure, "--form", "jsonl")
-    return json.loads(result.stdout)["value"]
+@pytest.fixture
+def value(run):
+    """`value(run)`: the mean nDCG@10 of a run."""
+    return lambda name: json.loads(run(f"evaluate --run {name} --qrels qrels --measure nDCG@10 --form jsonl").stdout)["value"]
 
 
-def test_fitted_weights_are_saved_used_and_beat_the_plain_sum(room, moeir):
-    assert moeir("fuse", *RUNS, "--method", "came-sum", "--output", "plain.trec").code == 0
-    result = moeir(*CALIBRATE, "--output", "linear.json")
-    assert result.code == 0 and "; applied" in result.stderr and ", from 30 queries" in result.stderr, result.stderr
-    again = moeir(*CALIBRATE, "--output", "linear2.json")
-    assert again.code == 0 and (room / "linear.json").read_bytes() == (room / "linear2.json").read_bytes()
-    result = moeir("fuse", *RUNS, "--run-depth", 15, "--learned", "linear.json", "--output", "linear.trec")
-    assert (result.code, result.messages) == (0, [])
-    assert value(moeir, "linear.trec") > value(moeir, "plain.trec") + 0.1
+def test_fitted_weights_are_saved_used_and_beat_the_plain_sum(room, run, value):
+    run(f"fuse {RUNS} --method came-sum --output plain.trec")
+    logged = run(f"{CALIBRATE} linear.json").stderr
+    assert "; applied" in logged and ", from 30 queries" in logged
+    run(f"{CALIBRATE} linear2.json")
+    assert (room / "linear.json").read_bytes() == (room / "linear2.json").read_bytes()
+    assert run(f"fuse {RUNS} --run-depth 15 --learned linear.json --output linear.trec").messages == []
+    assert value("linear.trec") > value("plain.trec") + 0.1
     saved_fusion = json.loads((room / "linear.json").read_text())
     method, facts = saved_fusion["method"], saved_fusion["found"]
     assert facts["accepted"] and facts["weights"] == facts["fitted"] and facts["weighted sum"] > facts["sum"] and facts["p"] < 0.05
-    assert facts["sum"] == pytest.approx(value(moeir, "plain.trec")) and list(facts["weights"]) == saved_fusion["runs"] == list(NAMES)
-    assert moeir("fuse", *RUNS, "--method", method, "--output", "same.trec").code == 0
+    assert facts["sum"] == pytest.approx(value("plain.trec")) and list(facts["weights"]) == saved_fusion["runs"] == list(NAMES)
+    run(f"fuse {RUNS} --method {method} --output same.trec")
     assert (room / "same.trec").read_text() == (room / "linear.trec").read_text()
 
 
-def test_weights_that_do_not_win_on_held_out_queries_are_equal(room, moeir):
-    """The third run is a copy of the first, whose sum no weights can beat."""
-    copies = ("--run", "one.trec", "--run", "copy=one.trec")
-    result = moeir("calibrate", *copies, "--qrels", "qrels", "--output", "equal.json")
-    assert result.code == 0 and "; not applied: all weights are 1" in result.stderr
+def test_weights_that_do_not_win_on_held_out_queries_are_equal(room, run):
+    """The second run is a copy of the first, whose sum no weights can beat."""
+    copies = "--run one.trec --run copy=one.trec"
+    assert "; not applied: all weights are 1" in run(f"calibrate {copies} --qrels qrels --output equal.json").stderr
     saved_fusion = json.loads((room / "equal.json").read_text())
     assert saved_fusion["method"] == "linear:weights=1+1" and saved_fusion["found"]["accepted"] is False
-    for name, how in (("equal", ("--learned", "equal.json")), ("sum", ("--method", "came-sum"))):
-        assert moeir("fuse", *copies, *how, "--output", f"{name}.trec").code == 0
+    run(f"fuse {copies} --learned equal.json --output equal.trec")
+    run(f"fuse {copies} --method came-sum --output sum.trec")
     assert (room / "equal.trec").read_bytes() == (room / "sum.trec").read_bytes()
 
 
-def test_a_run_that_is_better_than_the_fused_one_is_named(room, moeir):
+def test_a_run_that_is_better_than_the_fused_one_is_named(room, run):
     """Five queries or fewer are not enough to test weights on others."""
     runs.write_run(Run.from_hits({"q0": {"d1": 2.0, "d0": 1.0}}), "wrong.trec")  # which lacks a query
     runs.write_run(Run.from_hits({"q0": {"d0": 1.5, "d1": 1.0}, "q1": {"d0": 1.5, "d1": 1.0}}), "right.trec")
     qrels.write_qrels({"q0": {"d0": 1}, "q1": {"d0": 1}}, "right.qrels")
-    result = moeir("calibrate", "--run", "wrong.trec", "--run", "right.trec", "--qrels", "right.qrels", "--output", "w.json")
-    assert result.code == 0 and "weights of 2 queries cannot be tested on others, expected 6 or more; not applied" in result.stderr
-    assert "right alone has nDCG@10 1.0000, the fused run" in result.stderr and "--expert" not in result.stderr
+    logged = run("calibrate --run wrong.trec --run right.trec --qrels right.qrels --output w.json").stderr
+    assert "weights of 2 queries cannot be tested on others, expected 6 or more; not applied" in logged
+    assert "right alone has nDCG@10 1.0000, the fused run" in logged and "--expert" not in logged
 
 
-def test_info_describes_a_saved_fusion_and_a_changed_digit_of_it_is_refused(room, moeir):
-    assert moeir(*CALIBRATE, "--output", "sum.json").code == 0
-    result = moeir("info", "sum.json")
-    assert result.code == 0 and re.search(r"^method +linear:weights=", result.stdout, re.MULTILINE), result.stderr
-    text = (room / "sum.json").read_text()
+def test_info_describes_a_saved_fusion_and_a_changed_digit_of_it_is_refused(room, run, refuse, moeir):
+    run(f"{CALIBRATE} sum.json")
+    assert re.search(r"^method +linear:weights=", run("info sum.json").stdout, re.MULTILINE)
+    text, fuse = (room / "sum.json").read_text(), f"fuse {RUNS} --learned sum.json --output out.trec"
     digit = next(index for index, sign in enumerate(text) if sign.isdigit())
     (room / "sum.json").write_text(text[:digit] + str((int(text[digit]) + 1) % 10) + text[digit + 1 :])
-    assert "sum.json: damaged" in moeir("info", "sum.json").stderr
-    result = moeir("fuse", *RUNS, "--learned", "sum.json", "--output", "out.trec")
-    assert result.code == 4 and "sum.json: damaged: its checksum is not the one in the manifest; run moeir calibrate again" in result.stderr
+    refuse(4, "sum.json: damaged", "info sum.json")
+    refuse(4, "sum.json: damaged: its checksum is not the one in the manifest; run moeir calibrate again", fuse)
     (room / "sum.json.manifest.json").unlink()  # a file of one's own
     (room / "manifest.json").write_text('{"name": "of something else"}')
-    assert moeir("fuse", *RUNS, "--learned", "sum.json", "--output", "out.trec").code in (0, 3, 4)
-    assert "checksum" not in moeir("fuse", *RUNS, "--learned", "sum.json", "--output", "out.trec").stderr
+    result = moeir(*fuse.split())
+    assert result.code in (0, 3, 4) and "checksum" not in result.stderr

@@ -1,5 +1,7 @@
 """`--checkpoint-every`: complete checkpoints beside the output, while it is trained."""
 
+import shutil
+
 import pytest
 
 from moeir.architectures.checkpoint import open_checkpoint
@@ -13,12 +15,11 @@ SIZES = ("--steps", 5, "--batch-size", 2, "--learning-rate", 1e-3, "--dtype", "f
 
 def make_command(stage, toy, examples, model, output, *more):
     sources = ("--model", model, "--arch", "dense", "--corpus", toy / "corpus.jsonl")
-    if stage == "pretrain":
-        return (stage, *sources, "--objective", "condenser", *SIZES, *more, "--output", output)
-    return (
-        *(stage, *sources, "--train", examples, "--queries", toy / "train-queries.jsonl", "--negatives", 1),
-        *(*SIZES, *more, "--output", output),
-    )
+    own = {
+        "pretrain": ("--objective", "condenser"),
+        "finetune": ("--train", examples, "--queries", toy / "train-queries.jsonl", "--negatives", 1),
+    }
+    return (stage, *sources, *own[stage], *SIZES, *more, "--output", output)
 
 
 @pytest.fixture
@@ -28,8 +29,7 @@ def command(toy, examples, tiny_model_with_head):
 
 @pytest.mark.parametrize("stage", ["finetune", "pretrain"])
 def test_a_checkpoint_on_the_way_opens_like_any_other_and_changes_nothing(stage, command, toy, examples, texts, tmp_path):
-    result = run_moeir(*command(stage, tmp_path / "plain"))
-    assert "-step-" not in result.stderr
+    assert "-step-" not in run_moeir(*command(stage, tmp_path / "plain")).stderr
     result = run_moeir(*command(stage, tmp_path / "model", "--checkpoint-every", 2, "--log-every", 100))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "model-step-2", "model-step-4", "plain"]
     whole = (tmp_path / "model" / "model.safetensors").read_bytes()
@@ -43,10 +43,8 @@ def test_a_checkpoint_on_the_way_opens_like_any_other_and_changes_nothing(stage,
         assert [line["step"] for line in read_metrics(path)] == list(range(1, step + 1))
         assert f"made {path}" in result.stderr
     arch = ("--arch", "dense:head=false") if stage == "pretrain" else ()
-    run_moeir("encode", "--model", tmp_path / "model-step-2", "--corpus", toy / "corpus.jsonl", "--output", tmp_path / "enc")
-    more = ("--steps", 1, "--dtype", "float32", "--output", tmp_path / "next")
-    sources = ("--train", examples, *texts, "--batch-size", 1, "--negatives", 1)
-    run_moeir("finetune", "--model", tmp_path / "model-step-2", *arch, *sources, *more)
+    sizes = ("--train", examples, *texts, "--batch-size", 1, "--negatives", 1, "--steps", 1, "--dtype", "float32")
+    run_moeir("finetune", "--model", tmp_path / "model-step-2", *arch, *sizes, "--output", tmp_path / "next")
 
 
 @each_disk_call(9, sample=90)
@@ -80,38 +78,49 @@ def test_what_is_not_a_checkpoint_of_this_training_is_not_replaced(command, tmp_
     assert (tmp_path / "model-step-3").is_dir(), "what it does not write is not in its way"
 
 
-def test_one_that_cannot_be_written_again_is_refused_before_the_first_step(command, tmp_path):
-    arguments = command("finetune", tmp_path / "model", "--checkpoint-every", 2, "--save-minutes", 0)
-    run_moeir(*arguments)
-    (tmp_path / "model").rename(tmp_path / "elsewhere")
-    (tmp_path / "model-step-4" / "README.md").write_text("mine")
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, toy, examples, tiny_model_with_head):
+    """A training with two checkpoints on the way."""
+    folder = tmp_path_factory.mktemp("trained")
+    run_moeir(*make_command("finetune", toy, examples, tiny_model_with_head, folder / "model", "--checkpoint-every", 2))
+    return folder
+
+
+@pytest.fixture
+def interrupted(trained, tmp_path):
+    """The checkpoints on the way, without the model at the end."""
+    for name in ("model-step-2", "model-step-4"):
+        shutil.copytree(trained / name, tmp_path / name)
+    return tmp_path
+
+
+def test_one_that_cannot_be_written_again_is_refused_before_the_first_step(command, interrupted):
+    arguments = command("finetune", interrupted / "model", "--checkpoint-every", 2)
+    (interrupted / "model-step-4" / "README.md").write_text("mine")
     for force in ((), ("--force",)):
         result = run_in_process(*arguments, *force)
         assert result.code == 2 and "model-step-4/README.md: is no file of the product" in result.stderr
         assert "steps of" not in result.stderr, "nothing is trained"
-    (tmp_path / "model-step-4" / "README.md").unlink()
+    (interrupted / "model-step-4" / "README.md").unlink()
     run_moeir(*arguments, "--force")
 
 
-def test_those_of_other_settings_are_replaced_only_by_force(command, tmp_path):
-    run_moeir(*command("finetune", tmp_path / "model", "--checkpoint-every", 2))
-    before = (tmp_path / "model-step-2" / "model.safetensors").read_bytes()
-    (tmp_path / "model").rename(tmp_path / "elsewhere")
-    other = command("finetune", tmp_path / "model", "--checkpoint-every", 2, "--seed", 7)
-    result = run_in_process(*other)
+def test_those_of_other_settings_are_replaced_only_by_force(command, interrupted):
+    weights, other = interrupted / "model-step-2" / "model.safetensors", command("finetune", interrupted / "model", "--seed", 7)
+    before, every = weights.read_bytes(), ("--checkpoint-every", 2)
+    result = run_in_process(*other, *every)
     assert result.code == 2 and "model-step-2: exists, made with other settings or sources (seed); --force replaces it" in result.stderr
-    assert (tmp_path / "model-step-2" / "model.safetensors").read_bytes() == before and not (tmp_path / "model").exists()
-    run_moeir(*other, "--force")
-    assert (tmp_path / "model-step-2" / "model.safetensors").read_bytes() != before
-    run_moeir(*command("finetune", tmp_path / "model", "--seed", 8, "--force"))
-    assert (tmp_path / "model-step-2").is_dir(), "without the flag they are left alone"
+    assert weights.read_bytes() == before and not (interrupted / "model").exists()
+    run_moeir(*other)
+    assert weights.read_bytes() == before, "without the flag they are left alone"
+    run_moeir(*other, *every, "--force")
+    assert weights.read_bytes() != before
 
 
-def test_what_is_read_is_not_replaced(command, toy, examples, tmp_path, tiny_model_with_head):
-    run_moeir(*command("pretrain", tmp_path / "model", "--checkpoint-every", 2))
-    source = tmp_path / "model-step-2"
+def test_what_is_read_is_not_replaced(toy, examples, interrupted):
+    source = interrupted / "model-step-2"
     before = (source / "model.safetensors").read_bytes()
-    again = make_command("finetune", toy, examples, source, tmp_path / "model", "--checkpoint-every", 1, "--force")
+    again = make_command("finetune", toy, examples, source, interrupted / "model", "--checkpoint-every", 1, "--force")
     result = run_in_process(*again)
     assert result.code == 2 and "model-step-2: is read here" in result.stderr
-    assert (source / "model.safetensors").read_bytes() == before and (tmp_path / "model").is_dir()
+    assert (source / "model.safetensors").read_bytes() == before and not (interrupted / "model").exists()

@@ -68,7 +68,7 @@ def test_usage_counts_every_expert_that_a_token_has(checkpoint, tmp_path):
         assert total["of"] == "tokens" and total["share"] == pytest.approx(1) and total["probability"] == pytest.approx(1)
 
 
-@pytest.mark.parametrize("arch", ["dense", "came:shared_layers=1,experts=local+global,local_dim=8", "dense:encoders=separate"])
+@pytest.mark.parametrize("arch", ["came:shared_layers=1,experts=local+global,local_dim=8", "dense:encoders=separate"])
 def test_gates_learn_by_their_weights(published, tmp_path, arch):
     examples = [{"query_id": text[:3], "query": text, "negative_passages": []} for text in TEXTS]
     for example in examples:

@@ -82,12 +82,13 @@ def encode_text(weights, ids, top_k=2):
     for number in range(LAYERS):
         own = {name.removeprefix(f"encoder.layers.{number}."): value for name, value in weights.items()}
         projected = [(own["attn.Wqkv.weight"] @ state + own["attn.Wqkv.bias"]).view(3, HEADS, width) for state in states]
+        keys = [torch.stack([rotate(head, there) for head in key]) for there, (_, key, _) in enumerate(projected)]
         attended = []
         for here, (query, _, _) in enumerate(projected):
             heads = []
             for head in range(HEADS):
                 turned = rotate(query[head], here)
-                scores = torch.stack([turned @ rotate(key[head], there) for there, (_, key, _) in enumerate(projected)]) / math.sqrt(width)
+                scores = torch.stack([turned @ key[head] for key in keys]) / math.sqrt(width)
                 heads.append(sum(weight * value[head] for weight, (_, _, value) in zip(scores.softmax(0), projected, strict=True)))
             attended.append(own["attn.out_proj.weight"] @ torch.cat(heads) + own["attn.out_proj.bias"])
         states = [norm(update + state, f"encoder.layers.{number}.norm1") for update, state in zip(attended, states, strict=True)]

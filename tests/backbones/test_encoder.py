@@ -18,18 +18,6 @@ from tests.backbones.tiny_models import random_ids
 from tests.mixtures.test_adapters import draw_adapters
 
 
-def test_dropout_is_on_in_training_and_off_in_evaluation():
-    torch.manual_seed(1)
-    encoder, tokens = Encoder(EncoderConfig(61, 24, 2, 4, 40, positions=32)), PackedTokens.from_lists(random_ids(), "document")
-    torch.manual_seed(2)
-    first, second = encoder(tokens), encoder(tokens)
-    assert not torch.equal(second, first)
-    torch.manual_seed(2)
-    assert torch.equal(encoder(tokens), first), "dropout follows torch's generator"
-    encoder.eval()
-    assert torch.equal(encoder(tokens), encoder(tokens))
-
-
 def make_encoder(kind, layers=2, **settings):
     shape = EncoderConfig(61, 24, layers, 4, 40, positions=32, dropout=0.0, **settings)
     return Encoder(replace(shape, prenorm=PreNormConfig(windows=(None, 4), thetas=(10.0, 10.0))) if kind == "prenorm" else shape).train()

@@ -16,8 +16,7 @@ from tests.backbones.tiny_models import LENGTHS, TINY_MODELS, is_close, make_pai
 from tests.mixtures.test_adapters import draw_adapters
 
 OTHERS = ["dense", "dense:pooling=mean,normalise=true", "splade", "colbert:dim=8", "coil", "bge-m3:fresh_heads=true"]
-OTHERS += ["dense:adapters=4", "splade:adapters=4", "colbert:dim=8,adapters=4"]
-OTHERS += ["splade:queries=tokens", "came:shared_layers=2,lexical_queries=tokens,local_dim=8"]
+OTHERS += ["dense:adapters=4", "splade:queries=tokens", "came:shared_layers=2,lexical_queries=tokens,local_dim=8"]
 ROUTED = "taser:adapters=4,experts=3,routing=token"
 needs_packing = pytest.mark.skipif(not supports_packing(torch.float32), reason="this torch has no packed products")
 needs_int8 = pytest.mark.skipif(not supports_int8(), reason="this processor has no exact products of 8-bit integers")

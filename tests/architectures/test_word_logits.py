@@ -33,6 +33,7 @@ QUERIES = ["What is it?", "the owl", "42 mice?\n"]
 DOCUMENTS = ["hunting at night.", "  no! yes: the owl\nand (mice) ", "3", ""]
 RULES = {"query_length": 24, "document_length": 480}
 LONG = {"max_position_embeddings": 512}
+open_tokenizer = functools.cache(transformers.AutoTokenizer.from_pretrained)
 MODELS = {
     "qwen3": ("Qwen3", GROUPED | {"tie_word_embeddings": False}),
     "qwen3-tied": ("Qwen3", GROUPED | {"tie_word_embeddings": True}),
@@ -42,7 +43,6 @@ MODELS = {
     "gemma2": ("Gemma2", GROUPED | {"final_logit_softcapping": 3.0, "sliding_window": 6}),  # and it runs whole
     "phi": ("Phi", {**SIZES, "num_key_value_heads": 2}),  # a bias of the words
     "gpt2": ("GPT2", {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 512, "initializer_range": 0.3}),
-    "lfm2": ("Lfm2", GROUPED | {"layer_types": ["conv", "full_attention", "conv"]}),
 }
 
 
@@ -78,7 +78,7 @@ def list_ids(tokens):
 
 def render(folder, query, document, *, roles, instruction=None):
     """The ids that transformers gives the messages of a pair."""
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    tokenizer = open_tokenizer(folder)
     if roles:
         system = [{"role": "system", "content": instruction}] if instruction else []
         messages = [*system, {"role": "query", "content": query}, {"role": "document", "content": document}]
@@ -97,7 +97,7 @@ def score(checkpoint, tokens):
 def difference_of_logits(folder, ids, words=("yes", "no")):
     """transformers' logits of the words after each text, the first less the second."""
     model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
-    numbers = transformers.AutoTokenizer.from_pretrained(folder).convert_tokens_to_ids(list(words))
+    numbers = open_tokenizer(folder).convert_tokens_to_ids(list(words))
     logits = [model(input_ids=torch.tensor([text])).logits[0, -1, numbers] for text in ids]
     return torch.stack([one[0] - one[1] if len(words) == 2 else one[0] for one in logits])
 
@@ -113,7 +113,7 @@ def test_the_tokens_of_a_pair_are_those_of_the_template_as_transformers_renders_
     kind, template = name.partition("-")[0], TEMPLATES[name]
     folder, roles = weights(kind=kind, template=template, in_config=template == CHATML), template == ROLES
     checkpoint = build(folder)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    tokenizer = open_tokenizer(folder)
 
     @given(TEXT, TEXT)
     @example("What is it?", "  no! yes: the owl\nand (mice) ")
@@ -170,7 +170,7 @@ def test_a_long_document_is_cut_and_a_long_query_is_but_the_template_stays_whole
     folder = weights()
     checkpoint = build(folder, query_length=8, document_length=120)
     whole = render(folder, "the owl", "mice. " * 100, roles=True)
-    tail = transformers.AutoTokenizer.from_pretrained(folder)("<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n")["input_ids"]
+    tail = open_tokenizer(folder)("<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n")["input_ids"]
     assert whole[-len(tail) :] == tail
     [ids] = list_ids(make_pairs(checkpoint, ["the owl"], ["mice. " * 100]))
     assert ids == whole[: 120 - len(tail)] + tail
@@ -209,7 +209,7 @@ def test_a_template_of_the_user_replaces_the_chat_template(weights, tmp_path):
     """Special tokens in it are such. What follows the document begins with a token of its own: '.' and the line's end stay apart."""
     folder, template = weights(template=None), "<|im_start|>{instruction}\nQuery: {query}\nText: {document}\n\nRelevant?"
     checkpoint = build(folder, template=template, instruction="mice:")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    tokenizer = open_tokenizer(folder)
     parts = ("<|im_start|>mice:\nQuery: What is it?\nText: hunting at night.", "\n\nRelevant?")
     assert list_ids(make_pairs(checkpoint))[0] == [number for part in parts for number in tokenizer(part)["input_ids"]]
     checkpoint.save(tmp_path)
@@ -305,7 +305,7 @@ ONE_WORD = SENTENCE | {"processing_kwargs": {"chat_template": {"add_generation_p
 def write_reranker(weights, folder, template=ROLES, words=("yes", "no"), sentence=SENTENCE, prompts=None):
     """A tiny Qwen3 with the files of Qwen3-Reranker; with other arguments those of zerank-2."""
     shutil.copytree(weights("qwen3-tied", template=template), folder)
-    vocabulary = transformers.AutoTokenizer.from_pretrained(folder).get_vocab()
+    vocabulary = open_tokenizer(folder).get_vocab()
     tokens = dict(zip(("true_token_id", "false_token_id"), [*map(vocabulary.get, words), None], strict=False))
     facts = IDENTITY | {"model_type": "CrossEncoder", "prompts": prompts or {}, "default_prompt_name": next(iter(prompts or {}), None)}
     files = {"modules.json": MODULES, "1_LogitScore/config.json": tokens, "sentence_bert_config.json": sentence}
@@ -354,7 +354,7 @@ def test_any_letters_are_in_the_template_that_is_written(weights, tmp_path):
     run_moeir("init", "--model", folder, *flags)
     run_moeir("convert", "--input", tmp_path / "ckpt", "--to", "sentence-transformers", "--output", output)
     messages = [{"role": "query", "content": " owl? "}, {"role": "document", "content": "mice "}]
-    rendered = transformers.AutoTokenizer.from_pretrained(output).apply_chat_template(messages, tokenize=False)
+    rendered = open_tokenizer(output).apply_chat_template(messages, tokenize=False)
     texts = {"{instruction}": instruction, "{query}": "owl?", "{document}": "mice"}
     for placeholder, text in texts.items():
         template = template.replace(placeholder, text)

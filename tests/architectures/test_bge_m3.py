@@ -1,4 +1,4 @@
-"""BGE-M3: its three outputs and their weighted sum by its formulas, its files, and FlagEmbedding's own numbers of tiny weights."""
+"""BGE-M3: its three outputs, their weighted sum and its training are FlagEmbedding's own numbers of tiny weights; its files."""
 
 import json
 import pickle

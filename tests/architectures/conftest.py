@@ -5,11 +5,10 @@ import json
 
 import pytest
 import torch
-import transformers
 
 from moeir.backbones import transformers_model
 from tests.backbones import tiny_models, tiny_tokenizers
-from tests.backbones.test_transformers_encoder import PACKED, WHOLE
+from tests.backbones.test_transformers_encoder import make_config
 
 
 @pytest.fixture(scope="session")
@@ -18,12 +17,9 @@ def weights(tmp_path_factory):
 
     @functools.cache
     def folder(name, **changes):
-        family, settings = (PACKED | WHOLE)[name]
-        if not hasattr(transformers, f"{family}Config"):
-            pytest.skip(f"transformers {transformers.__version__} has no {name}")
         path = tmp_path_factory.mktemp(name)
         size = tiny_tokenizers.write_roberta(path)
-        config = getattr(transformers, f"{family}Config")(**(settings | {"vocab_size": size} | changes))
+        config = make_config(name, **({"vocab_size": size} | changes))
         torch.manual_seed(3)
         transformers_model.choose_class(config)(config).save_pretrained(path)
         return path

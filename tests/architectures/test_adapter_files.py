@@ -23,6 +23,7 @@ from moeir.training.param_groups import make_param_groups
 from moeir.training.regularizers import RegularizerWeights
 from tests.architectures.folders import assert_refused, change_json, save
 from tests.architectures.test_expert_architectures import RULES, TEXTS, build, scores
+from tests.backbones.tiny_models import draw_model
 from tests.conftest import run_moeir
 from tests.mixtures.test_adapters import draw_adapters, list_adapters
 from tests.training.toy_examples import take_step
@@ -64,7 +65,7 @@ TOWERS = ["adapters=4,shared_adapters=3", "adapters=4,lexical_queries=tokens"]
 
 @pytest.mark.parametrize("options", TOWERS)
 def test_towers_as_one_batch_are_towers_of_merged_weights(tiny_model_with_head, options):
-    """Also for some of the experts alone, in whatever order, and in the form for inference."""
+    """Also in the form for inference."""
     checkpoint = build_any(tiny_model_with_head, f"{CAME},{options}")
     copies = build(tiny_model_with_head, ",".join([CAME, *(one for one in options.split(",") if "adapters" not in one)]))
     copies.architecture.heads.load_state_dict(checkpoint.architecture.heads.state_dict())
@@ -76,9 +77,6 @@ def test_towers_as_one_batch_are_towers_of_merged_weights(tiny_model_with_head, 
         copies.architecture.towers[name].load_state_dict({f"{int(key[7]) - 2}{key[8:]}": value for key, value in own.items()})
     expected = scores(copies)
     assert difference(scores(checkpoint), expected) <= 5e-6
-    for wanted in (["global"], ["global", "lexical"]):
-        some = checkpoint.encode(TEXTS, experts=wanted)
-        assert all(torch.equal(some[name].scores(some[name]), checkpoint.encode(TEXTS)[name].scores(some[name])) for name in wanted)
     checkpoint.architecture.merge_adapters()
     assert not list_adapters(checkpoint.architecture) and difference(scores(checkpoint), expected) <= 5e-6
     assert len(checkpoint.architecture.encoder.layers) == 2 and list(checkpoint.architecture.towers) == ["lexical", "local", "global"]
@@ -257,7 +255,8 @@ def test_a_published_adapter_is_its_merged_weights(base, tmp_path, moeir, rslora
         ({"r": 5}, r"expected A \[5, inputs\] and B \[outputs, 5\]"),
         ({"layers": 2}, r"its maps are not those that the architecture adapts \(first: encoder.layer.2"),
         ({"lora_alpha": None}, "expected r, lora_alpha, lora_dropout and base_model_name_or_path"),
-        ({"base_model_name_or_path": "/nowhere"}, "not a folder, and it cannot be loaded from the hub"),
+        ({"base_model_name_or_path": "/nowhere"}, "/nowhere: not a folder, and it cannot be loaded from the hub"),
+        ({"base_model_name_or_path": "nobody/nothing"}, "nobody/nothing: not a folder, and it cannot be loaded from the hub"),
     ],
 )
 def test_what_is_more_than_a_low_rank_update_is_refused_by_name(base, tmp_path, config, message):
@@ -322,11 +321,7 @@ def jina(tiny_model, tmp_path):
     folder, size = tmp_path / "jina", len(json.loads((tiny_model / "tokenizer.json").read_text())["model"]["vocab"])
     sizes = {"vocab_size": size, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
     config = transformers.JinaEmbeddingsV3Config(**sizes, max_position_embeddings=66, type_vocab_size=1, layer_norm_eps=1e-5)
-    torch.manual_seed(0)
-    model = transformers.JinaEmbeddingsV3Model(config)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape) * 0.1)
+    model = draw_model(transformers.JinaEmbeddingsV3Model, config)
     model.save_pretrained(folder)
     shutil.copy(tiny_model / "tokenizer.json", folder)
     published = {"lora_adaptations": ["retrieval.query", "retrieval.passage", "separation", "classification", "text-matching"]}
@@ -399,7 +394,7 @@ def test_one_task_adapter_is_a_dense_model_and_its_tables_are_merged(jina, tmp_p
 def test_finetune_trains_task_adapters_and_tables_with_them(jina, training_files, tmp_path, moeir):
     output, spec = tmp_path / "trained", "mote:similarity=dense,pooling=mean,normalise=true,adapters=4"
     before = {path.name: path.read_bytes() for path in jina.glob("*.safetensors")}
-    steps = ("--steps", 2, "--batch-size", 4, "--negatives", 0, "--learning-rate", 1e-2, "--device", "cpu", "--dtype", "float32")
+    steps = ("--steps", 1, "--batch-size", 4, "--negatives", 0, "--learning-rate", 1e-2, "--device", "cpu", "--dtype", "float32")
     run_moeir("finetune", "--model", jina, "--arch", spec, *training_files, *steps, "--output", output)
     trained, fresh = (list_adapters(one.architecture) for one in (open_checkpoint(output), build_checkpoint(jina, spec, {})))
     for expert, maps in fresh.items():

@@ -14,7 +14,6 @@ from moeir.architectures.initialize import build_checkpoint
 from moeir.errors import ArtifactError, UsageError
 from moeir.records.texts import Text
 from tests.architectures.folders import assert_refused, save
-from tests.architectures.test_parameter_counts import bert_base
 from tests.backbones.tiny_models import is_close, make_model
 from tests.backbones.tiny_tokenizers import ALL_WRITERS
 from tests.conftest import run_moeir
@@ -183,10 +182,6 @@ def test_a_length_that_is_left_out_follows_from_the_other(lengths, expected, pub
     for model, arch in ((published("bert"), "cross-encoder"), (tmp_path, None), (tmp_path, "cross-encoder:head=linear")):
         built = build_checkpoint(model, arch, lengths).input_config
         assert (built.query_length, built.document_length) == expected
-
-
-def test_lengths_default_to_all_that_bert_reads_and_half_of_it():
-    assert bert_base("cross-encoder").default_lengths == (256, 512)
 
 
 def test_a_text_alone_has_no_representation(published, tmp_path, moeir, toy):

@@ -61,27 +61,13 @@ PLAIN = ["came:shared_layers=2,pooling=mean", "colbert:dim=8,markers=true,augmen
 @pytest.mark.parametrize("spec", [*SPECS, *PLAIN])
 def test_company_batches_and_order_change_nothing(tiny_model_with_head, spec):
     checkpoint = perturb(build(tiny_model_with_head, spec))
-    together, batches = scores(checkpoint), scores(checkpoint, max_tokens=20)
+    together, alone = scores(checkpoint), scores(checkpoint, max_tokens=1)
+    batches = scores(checkpoint, TEXTS[::-1], max_tokens=20)
     for name, actual in together.items():
-        assert torch.allclose(batches[name], actual, atol=1e-4), name
-        alone = torch.stack([scores(checkpoint, [text])[name][0, 0] for text in TEXTS])
-        assert torch.allclose(actual.diagonal(), alone, atol=1e-4), name
-        assert torch.allclose(scores(checkpoint, TEXTS[::-1])[name].flip(0, 1), actual, atol=1e-4)
+        assert torch.allclose(alone[name], actual, atol=1e-4), name
+        assert torch.allclose(batches[name].flip(0, 1), actual, atol=1e-4), name
 
 
-ROLES = ["taser", "mote", "mote:encoders=separate", "dense:encoders=separate"]
-
-
-@pytest.mark.parametrize("spec", ROLES)
-def test_each_side_learns_its_own_weights(tiny_model_with_head, spec):
-    checkpoint = build(tiny_model_with_head, spec)
-    first = checkpoint.architecture(checkpoint.tokenize(TEXTS, "query"))
-    sum(part.scores(part.map(torch.Tensor.detach)).sum() for part in first.representations.values()).backward()
-    named = dict(checkpoint.architecture.named_parameters())
-    others = [name for name in named if name.startswith("document_encoder.layers") or ".feedforward.experts.1." in name]
-    own = [name for name in named if ".feedforward.experts.0." in name or ("separate" in spec and name.startswith("encoder.layers"))]
-    assert others and own
-    assert all(named[name].grad is None for name in others) and all(named[name].grad is not None for name in own)
 
 
 LEARNED = [spec for spec in SPECS if any(word in spec for word in ("sequence", "token"))]

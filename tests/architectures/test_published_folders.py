@@ -17,11 +17,11 @@ import transformers
 from safetensors.torch import save_file
 from tokenizers import AddedToken, Tokenizer, processors
 
-import moeir as package
+from moeir.architectures.checkpoint import RetrievalModel, open_checkpoint
 from moeir.architectures.initialize import build_checkpoint
 from moeir.errors import ArtifactError
 from tests.architectures.folders import ST, assert_refused, change_json, list_modules, write_files
-from tests.backbones.tiny_models import TINY_MODELS
+from tests.backbones.tiny_models import TINY_MODELS, draw_model
 from tests.backbones.tiny_tokenizers import ALL_WRITERS, write_bert, write_roberta, write_xlm_roberta
 from tests.conftest import run_in_process, run_moeir
 
@@ -135,7 +135,6 @@ LAYOUTS = {
         "gemma3", TWO_MAPS | ROOT | MEAN | describe_dense(2, 24, 48) | describe_dense(3, 48, 24) | describe_prompts(**TASKS)
     ),
     "bge": Layout("bert", VECTOR | ROOT | CLS | describe_prompts(query="the owl: ")),
-    "gte": Layout("bert", VECTOR | ROOT | MEAN | {"sentence_bert_config.json": {"max_seq_length": 12}}),
     "LaBSE": Layout("bert", TWO_MAPS | ROOT | CLS | describe_dense(2, 24, 40, bias=True, activation=TANH) | describe_dense(3, 40, 16)),
     "GTE-ModernColBERT": Layout("modernbert", LATE | ROOT | {CONFIG: PYLATE}, "colbert", sizes={"local_attention": 64}),
     "ColBERT without expansion": Layout(
@@ -196,11 +195,8 @@ def _write_layout(layout: Layout, folder: Path) -> Path:
     settings = settings | {"vocab_size": size, "max_position_embeddings": 40, **layout.sizes}
     config = getattr(transformers, f"{family.removesuffix('Encoder')}Config")(**settings)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(4)
-        model = getattr(transformers, f"{family}{layout.task}")(config)
-        for parameter in model.parameters():
-            parameter.data.add_(torch.randn(parameter.shape) * 0.1)
-        model.save_pretrained(encoder)
+        torch.manual_seed(5)
+        draw_model(getattr(transformers, f"{family}{layout.task}"), config).save_pretrained(encoder)
         write_files(folder, layout.files)
         for name, content in layout.files.items():
             if "_Dense" in name:
@@ -222,11 +218,11 @@ def encode_both(model: Any) -> list[np.ndarray]:
     return [np.atleast_2d(one.to_dense() if getattr(one, "is_sparse", False) else np.asarray(one)) for one in outputs]
 
 
-def encode_here(folder: Path, **options: Any) -> list[np.ndarray]:
+def encode_here(checkpoint: RetrievalModel) -> list[np.ndarray]:
     """The same of a checkpoint."""
-    checkpoint, matrices = package.open_checkpoint(folder), []
+    matrices = []
     for side, texts in (("query", QUERIES), ("document", DOCUMENTS)):
-        [part] = checkpoint.encode(texts, side, **options).values()
+        [part] = checkpoint.encode(texts, side).values()
         for own in (part.select(torch.tensor([row])) for row in range(len(texts))):
             matrices.append((own.to_matrix() if own.kind == "sparse" else own.vectors).numpy())
     return matrices
@@ -248,38 +244,22 @@ def test_a_published_folder_has_the_vectors_of_sentence_transformers_in_both_dir
     """Also what sentence-transformers makes of a folder of PyLate."""
     arch, folder = LAYOUTS[name].arch, write_layout(name)
     run_moeir("init", "--model", folder, "--arch", arch, "--output", tmp_path / "ckpt")
-    theirs = encode_both(open_peer(arch, folder))
-    assert_same(encode_here(tmp_path / "ckpt"), theirs)
+    checkpoint, theirs = open_checkpoint(tmp_path / "ckpt"), encode_both(open_peer(arch, folder))
+    assert_same(encode_here(checkpoint), theirs)
     target = "pylate" if arch == "colbert" else "sentence-transformers"
     run_moeir("convert", "--input", tmp_path / "ckpt", "--to", target, "--output", tmp_path / "out")
     assert_same(encode_both(open_peer(arch, tmp_path / "out")), theirs)
     (tmp_path / "out/manifest.json").unlink()  # a folder of another origin
-    run_moeir("init", "--model", tmp_path / "out", "--arch", arch, "--output", tmp_path / "again")
-    first, second = (package.open_checkpoint(tmp_path / part) for part in ("ckpt", "again"))
-    assert (first.spec, first.input_config) == (second.spec, second.input_config)
+    again = build_checkpoint(tmp_path / "out", arch, {})
+    assert (again.spec, again.input_config) == (checkpoint.spec, checkpoint.input_config)
     if arch == "colbert":
         open_peer(arch, folder).save_pretrained(str(tmp_path / "theirs"))
         assert (tmp_path / "theirs/2_MultiVectorMask").exists()
-        run_moeir("init", "--model", tmp_path / "theirs", "--arch", arch, "--output", tmp_path / "third")
-        assert_same(encode_here(tmp_path / "third"), encode_both(open_peer(arch, tmp_path / "theirs")))
+        assert_same(encode_here(build_checkpoint(tmp_path / "theirs", arch, {})), encode_both(open_peer(arch, tmp_path / "theirs")))
 
 
 def change(*keys: str, **values: Any) -> Callable[[Path], None]:
     return lambda file: change_json(file, *keys, **values)
-
-
-def test_documents_get_the_prompt_passage_or_none_as_in_encode_document(write_layout, tmp_path):
-    """A folder without a prompt `document`; sentence-transformers 6 adds an empty one, though its documentation names `passage` next."""
-    folder = shutil.copytree(write_layout("e5"), tmp_path / "folder")
-    (folder / CONFIG).write_text(json.dumps(describe_prompts(query="query: ", passage="passage: ")[CONFIG]))
-    theirs = open_peer("dense", folder)
-    for name, flags, expected in (
-        ("passage", (), theirs.encode(DOCUMENTS, prompt_name="passage")),
-        ("none", ("--document-prefix", ""), theirs.encode_document(DOCUMENTS)),
-    ):
-        result = run_moeir("init", "--model", folder, "--arch", "dense", *flags, "--output", tmp_path / name)
-        assert "documents get the prompt 'passage', unless --document-prefix sets theirs" in result.stderr
-        assert_same(encode_here(tmp_path / name)[len(QUERIES) :], list(np.atleast_3d(expected).transpose(0, 2, 1)))
 
 
 REFUSED = [  # layout, file, its change, and the words of the error

@@ -34,10 +34,7 @@ def scales(checkpoint):
     [
         (f"{COSINE},scale=30", {"global": 30.0}),
         ("dense", {"global": 1.0}),
-        ("taser:normalise=true", {"global": 20.0}),
         ("sbmoe:normalise=true", {"global": 20.0}),
-        ("sbmoe:normalise=true,experts=1,scale=3", {"global": 3.0}),
-        ("sbmoe", {"global": 1.0}),
         ("mote:normalise=true", {"global": 20.0, "lexical": 1.0}),
         ("came:shared_layers=2,local_dim=8,normalise=true,local_normalise=true", {"lexical": 1.0, "local": 1.0, "global": 20.0}),
         ("came:shared_layers=2,local_dim=8,normalise=true,global-scale=7", {"lexical": 1.0, "local": 1.0, "global": 7.0}),
@@ -69,15 +66,22 @@ def test_training_sets_it_and_the_checkpoint_keeps_it(arch, flags, scale, finetu
 
 
 def test_a_trained_checkpoint_keeps_its_scale_and_an_untrained_one_gets_the_default(finetune, tiny_model_with_head, tmp_path):
-    run_moeir("init", "--model", tiny_model_with_head, "--arch", COSINE, "--output", tmp_path / "start")
-    assert scales(tmp_path / "start") == {"global": 1.0}, "scores without training are cosines"
-    assert scales(finetune(model=tmp_path / "start")[1]) == {"global": 20.0}
+    start, other = tmp_path / "start", tmp_path / "other"
+    run_moeir("init", "--model", tiny_model_with_head, "--arch", COSINE, "--output", start)
+    assert scales(start) == {"global": 1.0}, "scores without training are cosines"
+    run_moeir("init", "--model", tiny_model_with_head, "--arch", f"{COSINE},scale=5", "--output", other)
     _, cosine = finetune("--arch", f"{COSINE},scale=1", name="cosine")
+    for folder, arch, temperature, expected in (
+        (start, None, None, 20.0),
+        (cosine, None, None, 1.0),
+        (other, None, None, 5.0),
+        (other, None, 0.01, 100.0),
+        (other, "taser:normalise=true", None, 20.0),  # a new architecture
+    ):
+        checkpoint = build_checkpoint(folder, arch, {})
+        set_temperature(checkpoint, folder, arch, temperature)
+        assert checkpoint.architecture.scales == {"global": expected}
     assert scales(finetune(model=cosine, name="continued")[1]) == {"global": 1.0}
-    _, other = finetune("--arch", f"{COSINE},scale=5", name="other")
-    assert scales(finetune(model=other, name="more")[1]) == {"global": 5.0}
-    assert scales(finetune("--temperature", 0.01, model=other, name="colder")[1]) == {"global": 100.0}
-    assert scales(finetune("--arch", "taser:normalise=true", model=other, name="taser")[1]) == {"global": 20.0}, "a new architecture"
 
 
 def test_a_temperature_needs_a_normalised_expert_and_no_scale(finetune):

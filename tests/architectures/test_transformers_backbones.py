@@ -81,7 +81,7 @@ def test_modernbert_by_transformers_is_our_own(arch, tmp_path):
     check_same(again.encode(TEXTS), expected, 1e-5)
 
 
-@pytest.mark.parametrize("arch, name", [(f"{CAME},adapters=2", "qwen3"), ("taser:every=1,routing=token", "eurobert"), ("dense", "t5")])
+@pytest.mark.parametrize("arch, name", [(f"{CAME},adapters=2", "qwen3"), ("dense", "t5")])
 def test_a_training_learns_and_a_killed_one_goes_on_to_the_same_bytes(arch, name, weights, tmp_path):
     documents = {f"d{row}": animal_text(row) for row in range(9)}
     queries = {f"q{row}": animal_text(row + 3) for row in range(8)}
@@ -209,7 +209,7 @@ def test_sizes_of_a_checkpoint_are_compared_before_they_are_allocated(weights, t
 def test_threads_at_once_in_a_model_that_is_cut_compute_what_one_does_and_take_turns_in_one_that_runs_whole(weights):
     checkpoint = build_checkpoint(weights("qwen3_moe"), CAME, RULES)
     assert checkpoint.is_stateless and not build_checkpoint(weights("phi3"), "dense", RULES).is_stateless
-    batches = [checkpoint.tokenize([f"owl {number} " * (1 + (number * row) % 5) for row in range(3)], "document") for number in range(20)]
+    batches = [checkpoint.tokenize([f"owl {number} " * (1 + (number * row) % 5) for row in range(3)], "document") for number in range(8)]
     architecture = checkpoint.architecture.eval()
     expected = [architecture(tokens) for tokens in batches]
     with ThreadPoolExecutor(4) as threads:
@@ -320,7 +320,7 @@ def test_the_first_token_of_a_decoder_is_warned_of(name, pooling, warns, weights
     assert checkpoint.architecture.encoder.is_causal is (name == "qwen3")
 
 
-DECODERS = ["llama", "qwen2", "qwen3", "qwen3_moe", "mistral", "gemma3_text", "smollm3", "granite", "olmo2"]
+DECODERS = ["qwen3", "qwen3_moe", "mistral", "gemma3_text", "smollm3", "granite"]
 
 
 @functools.cache
@@ -408,13 +408,7 @@ def test_a_step_of_a_sparse_decoder_has_memory_for_less_than_an_eighth_of_all_lo
         ids = torch.randint(10, vocabulary, (2, length), generator=torch.Generator().manual_seed(0)).tolist()
         tokens = PackedTokens.from_lists(ids, "document")
         peaks[length] = peak_memory(lambda tokens=tokens: architecture(tokens)["lexical"].weights.sum().backward())
-    assert peaks[800] - peaks[100] < logits / 8
-
-    def apply_formula():
-        all_weights = torch.log1p(architecture.encoder.logits(architecture.encoder(tokens)).relu()).unflatten(0, (2, -1))
-        all_weights.amax(1).sum().backward()
-
-    assert peak_memory(apply_formula) > 2 * logits
+    assert 0 < peaks[800] - peaks[100] < logits / 8
 
 
 @pytest.mark.parametrize("name", ["lfm2", "qwen3_5_text", "gemma2", "t5"])

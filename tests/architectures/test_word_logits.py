@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from moeir import open_checkpoint
@@ -25,6 +25,7 @@ from moeir.records.texts import Text
 from tests.architectures.folders import assert_refused, change_json, list_modules, write_files
 from tests.backbones.test_transformers_encoder import GROUPED, SIZES
 from tests.backbones.tiny_chats import BEGUN, CHATML, ROLES, write_chat_tokenizer
+from tests.backbones.tiny_models import draw_model
 from tests.conftest import run_moeir
 from tests.reranking.pairs import make_all_pairs
 
@@ -32,18 +33,16 @@ QUERIES = ["What is it?", "the owl", "42 mice?\n"]
 DOCUMENTS = ["hunting at night.", "  no! yes: the owl\nand (mice) ", "3", ""]
 RULES = {"query_length": 24, "document_length": 480}
 LONG = {"max_position_embeddings": 512}
+open_tokenizer = functools.cache(transformers.AutoTokenizer.from_pretrained)
 MODELS = {
-    "qwen3": ("Qwen3", GROUPED),
-    "qwen3-untied": ("Qwen3", GROUPED | {"tie_word_embeddings": False}),
+    "qwen3": ("Qwen3", GROUPED | {"tie_word_embeddings": False}),
     "qwen3-tied": ("Qwen3", GROUPED | {"tie_word_embeddings": True}),
-    "llama": ("Llama", GROUPED),
     "granite": ("Granite", GROUPED | {"logits_scaling": 3.0, "attention_multiplier": 0.2}),  # logits divided
     "cohere": ("Cohere", GROUPED | {"logit_scale": 0.25}),  # logits multiplied
     "gemma3": ("Gemma3Text", GROUPED | {"final_logit_softcapping": 2.0, "sliding_window": 512}),  # logits capped
     "gemma2": ("Gemma2", GROUPED | {"final_logit_softcapping": 3.0, "sliding_window": 6}),  # and it runs whole
     "phi": ("Phi", {**SIZES, "num_key_value_heads": 2}),  # a bias of the words
     "gpt2": ("GPT2", {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 512, "initializer_range": 0.3}),
-    "lfm2": ("Lfm2", GROUPED | {"layer_types": ["conv", "full_attention", "conv"]}),
 }
 
 
@@ -57,15 +56,14 @@ def weights(tmp_path_factory):
         family, sizes = MODELS[name]
         size = write_chat_tokenizer(path, kind, template, **options)
         config = getattr(transformers, f"{family}Config")(**(sizes | {"vocab_size": size} | ({} if name == "gpt2" else LONG)))
-        torch.manual_seed(3)
-        model = transformers.AutoModelForCausalLM.from_config(config)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.add_(torch.randn(parameter.shape) * 0.1)
-        model.save_pretrained(path)
+        draw_model(transformers.AutoModelForCausalLM.from_config, config).save_pretrained(path)
         return path
 
     return folder
+
+
+def build(folder, options="", **rules):
+    return build_checkpoint(folder, f"cross-encoder:head=yes-no{options}", RULES | rules)
 
 
 def make_pairs(checkpoint, queries=QUERIES, documents=DOCUMENTS):
@@ -80,7 +78,7 @@ def list_ids(tokens):
 
 def render(folder, query, document, *, roles, instruction=None):
     """The ids that transformers gives the messages of a pair."""
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    tokenizer = open_tokenizer(folder)
     if roles:
         system = [{"role": "system", "content": instruction}] if instruction else []
         messages = [*system, {"role": "query", "content": query}, {"role": "document", "content": document}]
@@ -99,7 +97,7 @@ def score(checkpoint, tokens):
 def difference_of_logits(folder, ids, words=("yes", "no")):
     """transformers' logits of the words after each text, the first less the second."""
     model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
-    numbers = transformers.AutoTokenizer.from_pretrained(folder).convert_tokens_to_ids(list(words))
+    numbers = open_tokenizer(folder).convert_tokens_to_ids(list(words))
     logits = [model(input_ids=torch.tensor([text])).logits[0, -1, numbers] for text in ids]
     return torch.stack([one[0] - one[1] if len(words) == 2 else one[0] for one in logits])
 
@@ -114,13 +112,12 @@ TEMPLATES = {"gpt2-roles": ROLES, "qwen-roles": ROLES, "qwen-chatml": CHATML, "g
 def test_the_tokens_of_a_pair_are_those_of_the_template_as_transformers_renders_it(name, weights):
     kind, template = name.partition("-")[0], TEMPLATES[name]
     folder, roles = weights(kind=kind, template=template, in_config=template == CHATML), template == ROLES
-    checkpoint = build_checkpoint(folder, "cross-encoder:head=yes-no", RULES)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    checkpoint = build(folder)
+    tokenizer = open_tokenizer(folder)
 
     @given(TEXT, TEXT)
     @example("What is it?", "  no! yes: the owl\nand (mice) ")
     @example("42 mice?\n", "")
-    @settings(max_examples=40)
     def check(query, document):
         query, document = query.strip("\u0301"), document.strip("\u0301")  # an accent alone would change the character before it
         [ids] = list_ids(make_pairs(checkpoint, [query], [document]))
@@ -133,7 +130,7 @@ def test_the_tokens_of_a_pair_are_those_of_the_template_as_transformers_renders_
 @pytest.mark.parametrize("name", MODELS)
 def test_scores_are_differences_of_transformers_logits(name, weights, tmp_path):
     folder = weights(name)
-    checkpoint = build_checkpoint(folder, "cross-encoder:head=yes-no", RULES)
+    checkpoint = build(folder)
     tokens = make_pairs(checkpoint)
     actual, expected = score(checkpoint, tokens), difference_of_logits(folder, list_ids(tokens))
     assert float(expected.std()) > 1e-2 and float((actual - expected).abs().max()) <= 1e-5 * max(1.0, float(expected.abs().max()))
@@ -141,13 +138,13 @@ def test_scores_are_differences_of_transformers_logits(name, weights, tmp_path):
     again = open_checkpoint(tmp_path)
     assert torch.equal(score(again, tokens), actual)
     assert json.loads((tmp_path / "config.json").read_text())["architectures"][0].endswith(("ForCausalLM", "LMHeadModel"))
-    assert torch.equal(difference_of_logits(tmp_path, list_ids(tokens)), expected)
+    assert torch.equal(difference_of_logits(tmp_path, list_ids(tokens)[:2]), expected[:2])
     assert (tmp_path / "chat_template.jinja").read_text() == ROLES
 
 
 def test_the_score_has_the_gradient_of_the_logits(weights):
     folder = weights("gemma3")
-    checkpoint = build_checkpoint(folder, "cross-encoder:head=yes-no", RULES)
+    checkpoint = build(folder)
     tokens, model = make_pairs(checkpoint), transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
     checkpoint.architecture.eval()(tokens)["relevance"].vectors.square().sum().backward()
     yes, no = checkpoint.architecture.heads["relevance"].token_ids
@@ -160,20 +157,20 @@ def test_the_score_has_the_gradient_of_the_logits(weights):
 
 def test_one_word_is_its_logit_and_other_words_are_named(weights):
     folder = weights("cohere")
-    tokens = make_pairs(build_checkpoint(folder, "cross-encoder:head=yes-no,words=yes", RULES))
+    tokens = make_pairs(build(folder, ",words=yes"))
     for words in (("yes",), ("w", "m")):
-        checkpoint = build_checkpoint(folder, f"cross-encoder:head=yes-no,words={'+'.join(words)}", RULES)
+        checkpoint = build(folder, f",words={'+'.join(words)}")
         expected = difference_of_logits(folder, list_ids(tokens), words)
         assert float((score(checkpoint, tokens) - expected).abs().max()) <= 1e-5 * float(expected.abs().max())
-    told = build_checkpoint(weights(template=CHATML), "cross-encoder:head=yes-no,words=w+m", RULES)
-    assert 'the answer can only be "w" or "m".<|im_end|>' in told.input_config.template
+    other = build(weights(template=CHATML), ",words=w+m")
+    assert 'the answer can only be "w" or "m".<|im_end|>' in other.input_config.template
 
 
 def test_a_long_document_is_cut_and_a_long_query_is_but_the_template_stays_whole(weights):
     folder = weights()
-    checkpoint = build_checkpoint(folder, "cross-encoder:head=yes-no", RULES | {"query_length": 8, "document_length": 120})
+    checkpoint = build(folder, query_length=8, document_length=120)
     whole = render(folder, "the owl", "mice. " * 100, roles=True)
-    tail = transformers.AutoTokenizer.from_pretrained(folder)("<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n")["input_ids"]
+    tail = open_tokenizer(folder)("<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n")["input_ids"]
     assert whole[-len(tail) :] == tail
     [ids] = list_ids(make_pairs(checkpoint, ["the owl"], ["mice. " * 100]))
     assert ids == whole[: 120 - len(tail)] + tail
@@ -185,7 +182,7 @@ def test_a_long_document_is_cut_and_a_long_query_is_but_the_template_stays_whole
 
 def test_special_tokens_in_a_text_are_text_fields_are_joined_by_a_space_and_prefixes_are_inside_the_template(weights):
     folder = weights()
-    checkpoint = build_checkpoint(folder, "cross-encoder:head=yes-no", RULES | {"query_prefix": "q: ", "document_prefix": "d: "})
+    checkpoint = build(folder, query_prefix="q: ", document_prefix="d: ")
     end = checkpoint.tokenizer.encode_template(["<|im_end|>"])[0][0]
     [plain], [ids] = (list_ids(make_pairs(checkpoint, [query], [query])) for query in ("owl", "<|im_end|>\n<|im_start|>assistant\nyes"))
     assert ids.count(end) == plain.count(end) == 2
@@ -195,29 +192,29 @@ def test_special_tokens_in_a_text_are_text_fields_are_joined_by_a_space_and_pref
 
 def test_the_instruction_is_the_templates_own_or_that_of_the_user_and_can_be_changed(weights, tmp_path):
     folder = weights()
-    reading = build_checkpoint(folder, "cross-encoder:head=yes-no", RULES).input_config
+    reading = build(folder).input_config
     assert reading.instruction == "Find an answer." and "<Instruct>: {instruction}\n<Query>: {query}\n" in reading.template
-    checkpoint = build_checkpoint(folder, "cross-encoder:head=yes-no", RULES | {"instruction": "Find mice."})
+    checkpoint = build(folder, instruction="Find mice.")
     assert list_ids(make_pairs(checkpoint))[0] == render(folder, "What is it?", "hunting at night.", roles=True, instruction="Find mice.")
     checkpoint.save(tmp_path)
     assert open_checkpoint(tmp_path).input_config == checkpoint.input_config
     changed = build_checkpoint(tmp_path, None, {"instruction": "Find owls."})
     assert list_ids(make_pairs(changed))[0] == render(folder, "What is it?", "hunting at night.", roles=True, instruction="Find owls.")
     generic = weights(template=CHATML)
-    checkpoint = build_checkpoint(generic, "cross-encoder:head=yes-no", RULES | {"instruction": "Find mice."})
+    checkpoint = build(generic, instruction="Find mice.")
     assert list_ids(make_pairs(checkpoint))[0] == render(generic, "What is it?", "hunting at night.", roles=False, instruction="Find mice.")
 
 
 def test_a_template_of_the_user_replaces_the_chat_template(weights, tmp_path):
     """Special tokens in it are such. What follows the document begins with a token of its own: '.' and the line's end stay apart."""
     folder, template = weights(template=None), "<|im_start|>{instruction}\nQuery: {query}\nText: {document}\n\nRelevant?"
-    checkpoint = build_checkpoint(folder, "cross-encoder:head=yes-no", RULES | {"template": template, "instruction": "mice:"})
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    checkpoint = build(folder, template=template, instruction="mice:")
+    tokenizer = open_tokenizer(folder)
     parts = ("<|im_start|>mice:\nQuery: What is it?\nText: hunting at night.", "\n\nRelevant?")
     assert list_ids(make_pairs(checkpoint))[0] == [number for part in parts for number in tokenizer(part)["input_ids"]]
     checkpoint.save(tmp_path)
     assert open_checkpoint(tmp_path).input_config.template == template
-    plain = build_checkpoint(folder, "cross-encoder:head=yes-no", RULES | {"template": template})
+    plain = build(folder, template=template)
     assert plain.input_config.instruction == DEFAULT_INSTRUCTION
     other = build_checkpoint(tmp_path, None, {"template": "{query} | {document} :"})
     assert (other.input_config.template, other.input_config.instruction) == ("{query} | {document} :", "")
@@ -242,9 +239,11 @@ JOINED = "its tokenizer joins texts with the template around them, or begins eac
         (ROLES, {"query_length": 80, "document_length": 120}, "a query of 80 tokens leaves no room for a document in a pair of 120"),
     ],
 )
-def test_templates_and_instructions_that_cannot_be_are_refused(template, rules, message, weights):
-    folder, errors = weights(template=template), (ArtifactError, UsageError)
-    assert_refused(errors, re.escape(message), build_checkpoint, folder, "cross-encoder:head=yes-no", RULES | rules)
+def test_templates_and_instructions_that_cannot_be_are_refused(template, rules, message, weights, tmp_path):
+    folder = shutil.copytree(weights(), tmp_path / "model")
+    file = folder / "chat_template.jinja"
+    file.unlink() if template is None else file.write_text(template)
+    assert_refused((ArtifactError, UsageError), re.escape(message), build, folder, **rules)
 
 
 def test_other_models_words_and_flags_are_refused(weights, tiny_model_with_head, tmp_path):
@@ -253,29 +252,28 @@ def test_other_models_words_and_flags_are_refused(weights, tiny_model_with_head,
         assert_refused(UsageError, says_next, build_checkpoint, folder, "cross-encoder:head=yes-no", {}, backbone=backbone)
     reasons = {"yes+perhaps": "'perhaps' is no single token of", "yes+yes": "expected the word for", "a+b+c": "expected the word"}
     for words, reason in reasons.items():
-        with pytest.raises(UsageError, match=f"cross-encoder:words={words}: {reason}".replace("+", r"\+")):
-            build_checkpoint(weights(), f"cross-encoder:head=yes-no,words={words}", RULES)
+        assert_refused(UsageError, re.escape(f"cross-encoder:words={words}: {reason}"), build, weights(), f",words={words}")
     for flag in ("template", "instruction"):
-        with pytest.raises(UsageError, match=f"--{flag}: is for cross-encoder:head=yes-no"):
-            build_checkpoint(weights(), "dense:pooling=last", {flag: "{query} {document}"})
-    assert_refused(ArtifactError, JOINED, build_checkpoint, weights(kind="llama"), "cross-encoder:head=yes-no", RULES)
-    bare = shutil.copytree(weights("qwen3-untied"), tmp_path / "bare")
+        reason = f"--{flag}: is for cross-encoder:head=yes-no"
+        assert_refused(UsageError, reason, build_checkpoint, weights(), "dense:pooling=last", {flag: "{query} {document}"})
+    assert_refused(ArtifactError, JOINED, build, weights(kind="llama"))
+    bare = shutil.copytree(weights("qwen3"), tmp_path / "bare")
     transformers.AutoModel.from_pretrained(bare).save_pretrained(bare)
-    assert_refused(UsageError, says_next, build_checkpoint, bare, "cross-encoder:head=yes-no", {})
+    assert_refused(UsageError, says_next, build, bare)
 
 
 def test_a_reranker_becomes_a_retriever_without_its_template_and_the_weights_of_its_words(weights, tmp_path):
-    folder = weights("qwen3-untied")
-    build_checkpoint(folder, "cross-encoder:head=yes-no", RULES).save(tmp_path)
+    folder = weights("qwen3")
+    build(folder).save(tmp_path)
     retriever = build_checkpoint(tmp_path, "dense:pooling=last", {})
     assert (retriever.input_config.template, retriever.input_config.instruction) == ("", "")
     assert retriever.architecture.encoder.word_head is None
     assert transformers_model.read_transformers_encoder(folder, json.loads((folder / "config.json").read_text())).word_head
 
 
-@pytest.mark.parametrize("name", ["qwen3-untied", "gemma3"])
+@pytest.mark.parametrize("name", ["qwen3", "gemma3"])
 def test_adapters_alone_train_below_the_words_and_are_merged_into_what_other_libraries_read(name, weights, tmp_path):
-    checkpoint = build_checkpoint(weights(name), "cross-encoder:head=yes-no,adapters=2", RULES)
+    checkpoint = build(weights(name), ",adapters=2")
     parameters = dict(checkpoint.architecture.named_parameters())
     trained = {key for key, parameter in parameters.items() if parameter.requires_grad}
     assert trained == {key for key in parameters if key.endswith((".down", ".up"))} and trained
@@ -307,7 +305,7 @@ ONE_WORD = SENTENCE | {"processing_kwargs": {"chat_template": {"add_generation_p
 def write_reranker(weights, folder, template=ROLES, words=("yes", "no"), sentence=SENTENCE, prompts=None):
     """A tiny Qwen3 with the files of Qwen3-Reranker; with other arguments those of zerank-2."""
     shutil.copytree(weights("qwen3-tied", template=template), folder)
-    vocabulary = transformers.AutoTokenizer.from_pretrained(folder).get_vocab()
+    vocabulary = open_tokenizer(folder).get_vocab()
     tokens = dict(zip(("true_token_id", "false_token_id"), [*map(vocabulary.get, words), None], strict=False))
     facts = IDENTITY | {"model_type": "CrossEncoder", "prompts": prompts or {}, "default_prompt_name": next(iter(prompts or {}), None)}
     files = {"modules.json": MODULES, "1_LogitScore/config.json": tokens, "sentence_bert_config.json": sentence}
@@ -323,9 +321,8 @@ LAYOUTS = {
 }
 
 
-def score_here(folder):
+def score_here(checkpoint):
     """Scores of the pairs by a checkpoint."""
-    checkpoint = open_checkpoint(folder)
     return score(checkpoint, make_pairs(checkpoint, *map(list, zip(*PAIRS, strict=True)))).view(len(PAIRS), -1).diagonal().numpy()
 
 
@@ -333,22 +330,20 @@ def score_here(folder):
 def test_a_reranker_has_the_scores_of_sentence_transformers_in_both_directions(name, weights, tmp_path):
     peer = pytest.importorskip("sentence_transformers")
     folder = write_reranker(weights, tmp_path / "published", **LAYOUTS[name])
-    flags = ("--arch", "cross-encoder", "--query-length", 32)
-    run_moeir("init", "--model", folder, *flags, "--output", tmp_path / "ckpt")
+    run_moeir("init", "--model", folder, "--arch", "cross-encoder", "--query-length", 32, "--output", tmp_path / "ckpt")
     run_moeir("convert", "--input", tmp_path / "ckpt", "--to", "sentence-transformers", "--output", tmp_path / "out")
     (tmp_path / "out/manifest.json").unlink()  # a folder of another origin
-    run_moeir("init", "--model", tmp_path / "out", *flags, "--output", tmp_path / "again")
-    ours = score_here(tmp_path / "ckpt")
-    assert len(np.unique(ours)) == len(PAIRS) and np.array_equal(ours, score_here(tmp_path / "again"))
+    checkpoint, again = open_checkpoint(tmp_path / "ckpt"), build_checkpoint(tmp_path / "out", "cross-encoder", {"query_length": 32})
+    ours, reading = score_here(checkpoint), checkpoint.input_config
+    assert len(np.unique(ours)) == len(PAIRS) and np.array_equal(ours, score_here(again))
     for published in (folder, tmp_path / "out"):
         theirs = peer.CrossEncoder(str(published), device="cpu").predict(PAIRS[:3])
         assert np.abs(ours[:3] - theirs).max() <= 2e-5 * np.abs(theirs).max()
-    first, second = (json.loads((tmp_path / part / "moeir.json").read_text()) for part in ("ckpt", "again"))
-    assert first == second and first["reading"]["document_length"] == 160
+    assert (again.spec, again.input_config) == (checkpoint.spec, reading) and reading.document_length == 160
     words = "yes" if name == "zerank-2" else "yes+no"
-    assert first["architecture"].startswith("cross-encoder:head=yes-no,") and f"words={words}" in first["architecture"]
+    assert checkpoint.spec.startswith("cross-encoder:head=yes-no,") and f"words={words}" in checkpoint.spec
     instructions = {"Qwen3-Reranker": "Find an answer.", "with an instruction": "Find mice."}
-    assert first["reading"].get("instruction") == instructions.get(name)
+    assert reading.instruction == instructions.get(name, "")
 
 
 def test_any_letters_are_in_the_template_that_is_written(weights, tmp_path):
@@ -359,7 +354,7 @@ def test_any_letters_are_in_the_template_that_is_written(weights, tmp_path):
     run_moeir("init", "--model", folder, *flags)
     run_moeir("convert", "--input", tmp_path / "ckpt", "--to", "sentence-transformers", "--output", output)
     messages = [{"role": "query", "content": " owl? "}, {"role": "document", "content": "mice "}]
-    rendered = transformers.AutoTokenizer.from_pretrained(output).apply_chat_template(messages, tokenize=False)
+    rendered = open_tokenizer(output).apply_chat_template(messages, tokenize=False)
     texts = {"{instruction}": instruction, "{query}": "owl?", "{document}": "mice"}
     for placeholder, text in texts.items():
         template = template.replace(placeholder, text)

@@ -9,6 +9,7 @@ from moeir.backbones.device import resolve_device, select_device, select_dtype
 from moeir.errors import UsageError
 from moeir.kernels import precision
 from moeir.kernels.precision import full_precision, has_native_bfloat16
+from tests.architectures.folders import assert_refused
 
 
 @pytest.fixture
@@ -41,8 +42,7 @@ def test_a_device_is_one_by_name_and_where_all_cuda_calls_go(cards, name, count,
 @pytest.mark.parametrize("name", ["cuda:2", "cuda:99", "cuda:-1", "meta", "gpu", ""])
 def test_a_device_that_is_not_there_is_refused(cards, name):
     cards(2)
-    with pytest.raises(UsageError, match=r"torch sees 2 CUDA devices|expected auto, cpu, cuda or cuda:N"):
-        select_device(name)
+    assert_refused(UsageError, r"torch sees 2 CUDA devices|expected auto, cpu, cuda or cuda:N", select_device, name)
 
 
 @pytest.mark.parametrize(
@@ -75,11 +75,9 @@ def test_int8_is_for_inference_on_a_processor_that_has_it(cards, monkeypatch):
     monkeypatch.setattr("moeir.backbones.device.supports_int8", lambda: False)
     with pytest.raises(UsageError, match=r"--dtype int8: .* no instructions on this processor \(VNNI\); use --dtype auto"):
         select_dtype("int8", "cpu", inference=True)
-    with pytest.raises(UsageError, match=r"--dtype int8: .* computed on a CPU only; use --dtype auto"):
-        select_dtype("int8", "cuda:0", inference=True)
+    assert_refused(UsageError, r"--dtype int8: .* computed on a CPU only; use --dtype auto", select_dtype, "int8", "cuda:0", inference=True)
     for name in ("int8", "float16"):
-        with pytest.raises(UsageError, match=f"--dtype {name}: expected auto, float32, bfloat16"):
-            select_dtype(name, "cpu")
+        assert_refused(UsageError, f"--dtype {name}: expected auto, float32, bfloat16", select_dtype, name, "cpu")
 
 
 @pytest.mark.parametrize("chosen", ["highest", "high", "medium"])

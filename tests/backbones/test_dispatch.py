@@ -1,12 +1,12 @@
 """Dispatch of rows to experts and back, and router outputs per text."""
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from moeir.backbones.dispatch import RouterOutput, check_expert_count, dispatch_to_experts
 from moeir.errors import UsageError
+from tests.architectures.folders import assert_refused
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=40))
@@ -43,13 +43,6 @@ def test_texts_keep_their_decisions_when_they_move():
     assert torch.equal(both.select(torch.tensor([1])).probabilities, routing.select(torch.tensor([1])).probabilities)
 
 
-@pytest.mark.parametrize(
-    "experts, options, accepted",
-    [(1, {}, False), (2, {}, True), (0, {"minimum": 1}, False), (1, {"minimum": 1}, True), (1024, {}, True), (1025, {}, False)],
-)
-def test_a_mixture_has_two_experts_at_least_unless_one_is_enough_and_1024_at_most(experts, options, accepted):
-    if accepted:
-        check_expert_count(experts, **options)
-    else:
-        with pytest.raises(UsageError):
-            check_expert_count(experts, **options)
+def test_a_mixture_has_1024_experts_at_most():
+    check_expert_count(1024)
+    assert_refused(UsageError, "experts=1025: expected 2 to 1024", check_expert_count, 1025)

@@ -1,4 +1,4 @@
-"""The encoder on packed batches: segments, dropout, compiled layers."""
+"""The encoder on packed batches: dropout, compiled layers, adjacent weights."""
 
 import copy
 from dataclasses import replace
@@ -14,33 +14,8 @@ from moeir.backbones.layers import compile_layers, set_attention_dropout, store_
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.mixtures.adapters import AdapterOptions, insert_adapters, insert_experts
 from moeir.pretraining.base import vocabulary_loss
-from tests.backbones.tiny_models import LENGTHS, is_close, make_pair, random_ids
+from tests.backbones.tiny_models import random_ids
 from tests.mixtures.test_adapters import draw_adapters
-
-
-@torch.no_grad()
-def test_segments_are_those_of_transformers(tmp_path):
-    theirs, ours = make_pair("bert", tmp_path)
-    ids = random_ids()
-    segments = [[int(position >= 3) for position in range(len(text))] for text in ids]
-    tokens = PackedTokens.from_lists(ids, "document")
-    tokens = replace(tokens, segments=torch.tensor([number for text in segments for number in text]))
-    for text, part in enumerate(ours(tokens).split(LENGTHS)):
-        inputs = {"input_ids": torch.tensor([ids[text]]), "token_type_ids": torch.tensor([segments[text]])}
-        expected = theirs.base_model(**inputs).last_hidden_state[0]
-        assert is_close(part, expected), text
-
-
-def test_dropout_is_on_in_training_and_off_in_evaluation():
-    torch.manual_seed(1)
-    encoder, tokens = Encoder(EncoderConfig(61, 24, 2, 4, 40, positions=32)), PackedTokens.from_lists(random_ids(), "document")
-    torch.manual_seed(2)
-    first, second = encoder(tokens), encoder(tokens)
-    assert not torch.equal(second, first)
-    torch.manual_seed(2)
-    assert torch.equal(encoder(tokens), first), "dropout follows torch's generator"
-    encoder.eval()
-    assert torch.equal(encoder(tokens), encoder(tokens))
 
 
 def make_encoder(kind, layers=2, **settings):
@@ -48,15 +23,15 @@ def make_encoder(kind, layers=2, **settings):
     return Encoder(replace(shape, prenorm=PreNormConfig(windows=(None, 4), thetas=(10.0, 10.0))) if kind == "prenorm" else shape).train()
 
 
-@pytest.mark.parametrize("kind", ["plain", "prenorm", "adapters", "roles"])
+@pytest.mark.parametrize("kind", ["prenorm", "adapters", "roles"])
 def test_compiled_layers_say_the_same_and_learn_the_same(kind):
-    """Tests the traced graph; the kernels compiled for CUDA are compared on a real device."""
+    """Tests the traced graph; the kernels compiled for CUDA are compared on a real device. Plain maps are beside those with adapters."""
     torch.manual_seed(1)
     encoder = make_encoder(kind, 2 if kind == "prenorm" else 1, initializer_range=0.3, attention_dropout=0.0)
     if kind == "adapters":
-        insert_adapters(encoder, AdapterOptions(2, adapter_maps=("query", "down")), ["global"])
+        insert_adapters(encoder, AdapterOptions(2, adapter_maps=("output", "down")), ["global"])
     elif kind == "roles":
-        insert_experts(encoder, AdapterOptions(2), [0], experts=2, one_gate=False, routing="role")
+        insert_experts(encoder, AdapterOptions(2, adapter_maps=("query",)), [0], experts=2, one_gate=False, routing="role")
     draw_adapters(encoder)
     compiled = copy.deepcopy(encoder)
     compile_layers(compiled, backend="aot_eager")
@@ -71,7 +46,7 @@ def test_compiled_layers_say_the_same_and_learn_the_same(kind):
             assert value is results[1][name] is None or torch.allclose(results[1][name], value, atol=1e-5, rtol=1e-5), name
 
 
-@pytest.mark.parametrize("replaced", [None, "query", "key", "value"])
+@pytest.mark.parametrize("replaced", [None, "query", "value"])
 def test_query_key_and_value_are_read_where_they_are_stored(tmp_path, replaced):
     """Oracle: an encoder whose weights are concatenated at each step; also where a weight moved elsewhere in memory meanwhile."""
     torch.manual_seed(1)

@@ -14,6 +14,7 @@ from moeir.architectures.initialize import build_checkpoint
 from moeir.backbones.families import weights_io
 from moeir.backbones.json_fields import FIELDS, read_json_object
 from moeir.errors import ArtifactError, MoeirError, UsageError
+from tests.architectures.folders import assert_refused, change_json
 from tests.backbones.tiny_models import make_model
 
 MUTANTS = (True, -1, math.nan, math.inf, "x", "1", "", [], [1])
@@ -67,11 +68,9 @@ def test_sizes_that_no_model_has_are_refused(field, tiny_model):
 def test_sizes_that_the_weights_do_not_have_are_refused(field, value, tiny_model, came_checkpoint, tmp_path):
     for name, folder, read in (("plain", tiny_model, weights_io.read_encoder), ("came", came_checkpoint, checkpoint.open_checkpoint)):
         shutil.copytree(folder, tmp_path / name)
-        fields = read_json_object(folder / "config.json")
-        (tmp_path / name / "config.json").write_text(json.dumps(fields | {field: value}))
+        change_json(tmp_path / name / "config.json", **{field: value})
         words = r"has shape \[.*\]; config.json says \[.*\]|num_hidden_layers is 1000, and there are only"
-        with pytest.raises(ArtifactError, match=words):
-            read(tmp_path / name)
+        assert_refused(ArtifactError, words, read, tmp_path / name)
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "null", "[[1, 2]]", "{", b"\xff"])
@@ -101,15 +100,13 @@ def test_an_index_names_files_beside_it(weight_map, tiny_model, tmp_path):
 def test_weights_that_the_config_leaves_out_of_whole_numbers_or_without_dimension_are_refused(tiny_model, tmp_path):
     weights = load_file(tiny_model / "model.safetensors")
     model, words = shutil.copytree(tiny_model, tmp_path / "model"), "embeddings.word_embeddings.weight"
-    config = read_json_object(model / "config.json")
-    (model / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
+    change_json(model / "config.json", num_hidden_layers=3)
     with pytest.raises(ArtifactError, match=r"16 weights are not read, first encoder.layer.3\..*; expected files of one model"):
         weights_io.read_encoder(model)
-    (model / "config.json").write_text(json.dumps(config))
+    shutil.copy(tiny_model / "config.json", model)
     save_file(weights | {words: weights[words].to(torch.int8)}, model / "model.safetensors")
     with pytest.raises(ArtifactError, match=r"embeddings.words.weight is of torch.int8; moeir reads weights that are not quantised"):
         weights_io.read_encoder(model)
     head = {"classifier.weight": torch.zeros(2, 32), "classifier.bias": torch.tensor(0.0)}
     save_file(weights | head, model / "model.safetensors")
-    with pytest.raises(ArtifactError, match=r"output.bias has shape \[0\]; config.json says \[1\]"):
-        build_checkpoint(model, "cross-encoder", {})
+    assert_refused(ArtifactError, r"output.bias has shape \[0\]; config.json says \[1\]", build_checkpoint, model, "cross-encoder", {})

@@ -12,6 +12,7 @@ from moeir.backbones.families import nomic_bert, weights_io
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import ArtifactError
 from moeir.kernels.packed_linear import supports_packing
+from tests.architectures.folders import assert_refused
 from tests.backbones.tiny_models import random_ids
 from tests.backbones.tiny_nomic import CONFIG, EXPERTS, encode_text, make_weights, write_folder
 
@@ -89,8 +90,7 @@ def test_grouped_products_say_what_expert_by_expert_says(tmp_path, monkeypatch):
 def test_experts_that_are_missing_or_too_many_are_named(tmp_path, change, changes, message):
     weights = make_weights()
     change(weights)
-    with pytest.raises(ArtifactError, match=message):
-        weights_io.read_encoder(write_folder(tmp_path, weights, **changes))
+    assert_refused(ArtifactError, message, weights_io.read_encoder, write_folder(tmp_path, weights, **changes))
 
 
 def test_without_experts_the_layers_are_those_of_transformers():

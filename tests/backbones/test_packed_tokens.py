@@ -29,9 +29,3 @@ def test_sorting_by_length_keeps_texts_whole_and_leads_back(texts, data):
         assert [sum(text) for text in unpacked(tokens, "no_attend_mask")] == silent
     else:
         assert ordered.no_attend_mask is None
-
-
-def test_owners_and_positions_count_from_zero():
-    tokens = PackedTokens.from_lists([[7, 8], [9], [4, 5, 6]], "document")
-    assert tokens.text_indices().tolist() == [0, 0, 1, 2, 2, 2]
-    assert tokens.positions().tolist() == [0, 1, 0, 0, 1, 2]

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from moeir.backbones.query_generator import QueryGenerator, Sampling
 from moeir.errors import ArtifactError
 from moeir.records.texts import Text
+from tests.architectures.folders import change_json
 
 OWL = Text("owl", "an owl hunts at night")
 
@@ -69,11 +70,7 @@ def test_a_padded_batch_has_at_most_max_tokens(t5_model, monkeypatch):
 
 
 def garble(**facts):
-    def change(folder):
-        config = json.loads((folder / "config.json").read_text()) | facts
-        (folder / "config.json").write_text(json.dumps(config))
-
-    return change
+    return lambda folder: change_json(folder / "config.json", **facts)
 
 
 def not_finite(folder):

@@ -13,6 +13,7 @@ from moeir.architectures.checkpoint import open_checkpoint
 from moeir.architectures.initialize import build_checkpoint
 from moeir.backbones.tokenizer import TextTokenizer
 from moeir.errors import ArtifactError
+from tests.architectures.folders import assert_refused
 from tests.backbones.tiny_tokenizers import ALL_WRITERS, WRITERS, write_bert, write_modernbert, write_roberta, write_xlm_roberta
 
 TEXT = ["An owl, hunting (at night) ... the end!", "owls  hunt\nmice", "Ğürültü 猫 the end.", ""]
@@ -126,8 +127,7 @@ def test_a_tokenizer_that_cannot_encode_texts_is_refused_when_it_is_opened(name,
 def test_an_encoder_whose_tokenizer_adds_no_special_tokens_is_refused(tiny_model, tmp_path):
     folder = shutil.copytree(tiny_model, tmp_path / "model")
     change_tokenizer(folder, lambda content: content.update(post_processor=None))
-    with pytest.raises(ArtifactError, match="adds no special tokens; expected an encoder's tokenizer"):
-        build_checkpoint(folder, "dense", {})
+    assert_refused(ArtifactError, "adds no special tokens; expected an encoder's tokenizer", build_checkpoint, folder, "dense", {})
 
 
 ENDS = {"<s> $A": (1, 0), "$A </s>": (0, 1), "<s> $A <unk> </s>": (1, 2), "": (0, 0)}
@@ -155,27 +155,22 @@ def test_ids_beyond_the_word_embeddings_are_refused(tiny_model, came_checkpoint,
     folder = shutil.copytree(tiny_model, tmp_path / "model")
     change_tokenizer(folder, lambda content: content["model"]["vocab"].update(owl=1_000_000))
     words = "the tokenizer has ids up to 1000000, the weights only"
-    with pytest.raises(ArtifactError, match=words):
-        build_checkpoint(folder, "dense", {})
+    assert_refused(ArtifactError, words, build_checkpoint, folder, "dense", {})
     shutil.copytree(came_checkpoint, tmp_path / "came")
     shutil.copy(folder / "tokenizer.json", tmp_path / "came")
-    with pytest.raises(ArtifactError, match=words):
-        open_checkpoint(tmp_path / "came")
+    assert_refused(ArtifactError, words, open_checkpoint, tmp_path / "came")
 
 
 @pytest.mark.parametrize("content", [{"do_lower_case": "false"}, {"do_lower_case": 0}, {"add_prefix_space": "no"}, [], "x"])
 def test_a_tokenizer_config_of_other_types_is_refused(content, tmp_path):
     write_bert(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(content))
-    with pytest.raises(ArtifactError, match=r"tokenizer_config.json: (\w+ is .*; expected |not a JSON object)") as caught:
-        TextTokenizer(tmp_path)
-    assert "\n" not in str(caught.value)
+    assert_refused(ArtifactError, r"tokenizer_config.json: (\w+ is .*; expected |not a JSON object)", TextTokenizer, tmp_path)
 
 
 def test_a_folder_without_a_tokenizer_is_refused(tmp_path):
     (tmp_path / "sentencepiece.bpe.model").write_bytes(b"pieces")
-    with pytest.raises(ArtifactError, match=r"no tokenizer.json or vocab.txt, .* AutoTokenizer.from_pretrained\("):
-        TextTokenizer(tmp_path)
+    assert_refused(ArtifactError, r"no tokenizer.json or vocab.txt, .* AutoTokenizer.from_pretrained\(", TextTokenizer, tmp_path)
 
 
 def test_a_word_none_is_not_the_mask_of_a_folder_that_names_none_and_a_line_may_be_there_twice(tmp_path):

@@ -1,6 +1,5 @@
 """transformers writes → we read → we write → transformers reads: the same tensors, bit by bit."""
 
-import json
 import os
 import signal
 
@@ -10,7 +9,8 @@ from safetensors.torch import load_file, save_file
 from transformers import BertForMaskedLM, BertForPreTraining
 
 from moeir.backbones.families import weights_io
-from moeir.errors import ArtifactError, MoeirError, UsageError
+from moeir.errors import ArtifactError, MoeirError
+from tests.architectures.folders import assert_refused, change_json
 from tests.backbones.tiny_models import make_model
 
 
@@ -22,11 +22,6 @@ def changed(folder, change):
     """Rewrite the weights of a folder under other names or values."""
     weights = change(load_file(folder / "model.safetensors"))
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-
-
-def reconfigured(folder, **changes):
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | changes))
 
 
 @pytest.fixture
@@ -61,7 +56,7 @@ def test_old_names_and_position_ids_are_understood(written):
 
 def test_half_precision_is_read_as_float32(written):
     changed(written, lambda weights: {name: value.half() for name, value in weights.items()})
-    reconfigured(written, torch_dtype="float16")
+    change_json(written / "config.json", torch_dtype="float16")
     ours = weights_io.read_encoder(written)
     assert {value.dtype for value in ours.state_dict().values()} == {torch.float32}
     weights_io.write_model(written, weights_io.read_config(written), ours.state_dict(), hf_compatible=True)
@@ -82,9 +77,7 @@ def test_half_precision_is_read_as_float32(written):
 )
 def test_faulty_weights_are_refused(change, message, written):
     changed(written, change)
-    with pytest.raises(ArtifactError, match=message) as caught:
-        weights_io.read_encoder(written)
-    assert "\n" not in str(caught.value)
+    assert_refused(ArtifactError, message, weights_io.read_encoder, written)
 
 
 @pytest.mark.parametrize("device, reader", [("cpu", "load_file"), ("meta", "safe_open")])
@@ -107,21 +100,6 @@ def test_weights_that_cannot_be_opened_are_not_called_missing(monkeypatch, writt
         weights_io.read_weights(written, config)
 
 
-def test_a_hub_name_that_is_not_to_be_had_is_one_line(monkeypatch):
-    with pytest.raises(UsageError, match="nobody/nothing: not a folder, and it cannot be loaded from the hub") as caught:
-        weights_io.resolve_model(weights_io.Path("nobody/nothing"))
-    assert "\n" not in str(caught.value)
-
-
-def test_missing_heads_are_left_to_the_caller(tmp_path):
-    make_model("bert", head=False).save_pretrained(tmp_path)
-    assert not weights_io.has_vocabulary_head(tmp_path)
-    assert weights_io.read_encoder(tmp_path).vocabulary_head is not None
-    changed(tmp_path, drop("LayerNorm"))
-    with pytest.raises(ArtifactError, match=r"embeddings.LayerNorm.(bias|weight)"):
-        weights_io.read_encoder(tmp_path)
-
-
 def test_missing_shards_are_refused(written):
     BertForMaskedLM.from_pretrained(written).save_pretrained(written / "shards", max_shard_size="20KB")
     last = sorted((written / "shards").glob("model-*.safetensors"))[-1]
@@ -129,8 +107,7 @@ def test_missing_shards_are_refused(written):
     with pytest.raises(ArtifactError, match=rf"no {last.name}, which its index names \(1 of \d+ files are missing\)"):
         weights_io.read_encoder(written / "shards")
     (written / "model.safetensors").unlink()
-    with pytest.raises(ArtifactError, match=r"no model.safetensors; convert"):
-        weights_io.read_encoder(written)
+    assert_refused(ArtifactError, r"no model.safetensors; convert", weights_io.read_encoder, written)
 
 
 def test_what_a_kill_within_the_writing_left_is_gone_after_the_next(tmp_path):

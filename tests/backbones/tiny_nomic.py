@@ -1,11 +1,11 @@
 """A tiny folder in the layout of nomic-embed-text-v2-moe, with random weights, and its formula written token by token."""
 
-import json
 import math
 
 import torch
 from safetensors.torch import save_file
 
+from tests.architectures.folders import ST, list_modules, write_files
 from tests.backbones.tiny_tokenizers import write_xlm_roberta
 
 H, LAYERS, HEADS, INNER, EXPERTS = 24, 4, 3, 40, 5
@@ -49,14 +49,9 @@ def write_folder(folder, weights=None, **changes):
         "config_sentence_transformers.json": {"prompts": PROMPTS, "default_prompt_name": None, "similarity_fn_name": "cosine"},
         "sentence_bert_config.json": {"max_seq_length": 512, "do_lower_case": False},
         "1_Pooling/config.json": {"word_embedding_dimension": H, "pooling_mode_mean_tokens": True},
-        "modules.json": [
-            {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
-            for number, (path, kind) in enumerate((("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")))
-        ],
+        "modules.json": list_modules((f"{ST}.Transformer", ""), (f"{ST}.Pooling", "1_Pooling"), (f"{ST}.Normalize", "2_Normalize")),
     }
-    for name, content in files.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(json.dumps(content))
+    write_files(folder, files)
     save_file(make_weights() if weights is None else weights, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
 
@@ -82,12 +77,13 @@ def encode_text(weights, ids, top_k=2):
     for number in range(LAYERS):
         own = {name.removeprefix(f"encoder.layers.{number}."): value for name, value in weights.items()}
         projected = [(own["attn.Wqkv.weight"] @ state + own["attn.Wqkv.bias"]).view(3, HEADS, width) for state in states]
+        keys = [torch.stack([rotate(head, there) for head in key]) for there, (_, key, _) in enumerate(projected)]
         attended = []
         for here, (query, _, _) in enumerate(projected):
             heads = []
             for head in range(HEADS):
                 turned = rotate(query[head], here)
-                scores = torch.stack([turned @ rotate(key[head], there) for there, (_, key, _) in enumerate(projected)]) / math.sqrt(width)
+                scores = torch.stack([turned @ key[head] for key in keys]) / math.sqrt(width)
                 heads.append(sum(weight * value[head] for weight, (_, _, value) in zip(scores.softmax(0), projected, strict=True)))
             attended.append(own["attn.out_proj.weight"] @ torch.cat(heads) + own["attn.out_proj.bias"])
         states = [norm(update + state, f"encoder.layers.{number}.norm1") for update, state in zip(attended, states, strict=True)]

@@ -2,7 +2,6 @@
 input words and starts sparse."""
 
 import math
-from itertools import pairwise
 
 import pytest
 import torch
@@ -15,6 +14,7 @@ from moeir.heads import mlm_head
 from moeir.heads.lexical import LexicalHead
 from moeir.heads.pooling import POOLINGS, PoolingHead
 from moeir.heads.token_vectors import TokenVectorHead
+from tests.architectures.folders import assert_refused
 from tests.oracles import representations as oracles
 
 CLS, SEP, MASK, COMMA = 1, 2, 3, 4
@@ -38,11 +38,6 @@ def rows(states):
 def make_head(**options):
     torch.manual_seed(0)
     return TokenVectorHead(H, SIGNS, dimension=4, **options)
-
-
-def vectors(representation):
-    bounds = representation.starts.tolist()
-    return [representation.vectors[first:last] for first, last in pairwise(bounds)]
 
 
 def unit(vector):
@@ -71,20 +66,10 @@ def test_a_text_is_pooled_over_the_tokens_that_are_looked_at(pooling, silent):
             assert actual.tolist() == pytest.approx(unit(expected) if normalise and any(expected) else expected, abs=1e-6)
 
 
-def test_projections_are_linear_maps_of_the_pooled_vector_with_their_activations():
-    torch.manual_seed(0)
-    head = PoolingHead(pooling="mean", hidden=H, projections=("8", "5-bias-tanh"), normalise=True)
-    first, second = head.projections
-    assert first.linear.bias is None and {name for name, _ in head.named_parameters()} == {
-        "projections.0.linear.weight", "projections.1.linear.weight", "projections.1.linear.bias",
-    }  # fmt: skip
-    second.linear.bias.data.normal_()
-    mean = PoolingHead(pooling="mean")(states(), tokens()).vectors
-    mapped = torch.tanh(mean @ first.linear.weight.T @ second.linear.weight.T + second.linear.bias)
-    assert torch.allclose(head(states(), tokens()).vectors, mapped / mapped.norm(dim=1, keepdim=True), atol=1e-6)
+def test_projections_that_are_no_maps_are_refused():
     for text in ("", "x", "8-swish", "8-bias-bias", "8-tanh-relu", "0"):
-        with pytest.raises(UsageError, match=r"projections=.*: expected a width|projections dimension 0: expected at least 1"):
-            PoolingHead(hidden=H, projections=(text,))
+        words = r"projections=.*: expected a width|projections dimension 0: expected at least 1"
+        assert_refused(UsageError, words, PoolingHead, hidden=H, projections=(text,))
 
 
 def test_vectors_too_long_for_float32_are_not_numbers_and_all_others_are_those_of_torch():
@@ -112,14 +97,9 @@ def test_lexical_weights_are_the_saturated_maxima_of_the_logits(silent):
     assert bool((output.weights > 0).all())
 
 
-def make_token_head():
+def test_queries_of_tokens_have_the_weight_of_each_token_once_and_a_rate_for_encoders_moves_it():
     head = LexicalHead(queries="tokens", vocabulary=20, special_tokens=SIGNS)
     head.set_query_weights(torch.arange(20.0) - 11.0)
-    return head
-
-
-def test_queries_of_tokens_have_the_weight_of_each_token_once_and_a_rate_for_encoders_moves_it():
-    head = make_token_head()
     assert head.state_dict().keys() == {"query_weights"}
     texts = [[CLS, 5, 13, 12, 13, 11, SEP], [CLS, SEP, MASK], [CLS, 14, SEP]]
     output = head(None, PackedTokens.from_lists(texts, "query"), Encoder(EncoderConfig(20, H, 1, 1, 8, "gelu", 1e-5, 32, 0)))
@@ -149,33 +129,11 @@ def test_tokenwise_is_one_linear_map_without_bias_and_of_length_1_if_normalised(
     assert torch.allclose(unit(states(), tokens()).vectors, torch.nn.functional.normalize(expected, dim=-1))
 
 
-@pytest.mark.parametrize(
-    "options, side, kept",
-    [
-        ({}, "document", [[0, 1, 2, 3, 4], [0, 1, 2], [0, 1, 2, 3]]),
-        ({"punctuation": False}, "document", [[0, 1, 3, 4], [0, 1, 2], [0, 3]]),
-        ({"punctuation": False}, "query", [[0, 1, 2, 3, 4], [0, 1, 2], [0, 1, 2, 3]]),
-    ],
-)
-def test_punctuation_is_dropped_where_asked(options, side, kept):
-    every = vectors(make_head()(states(), tokens(side)))
-    output = vectors(make_head(**options)(states(), tokens(side)))
-    for actual, text, positions in zip(output, every, kept, strict=True):
-        assert torch.equal(actual, text[positions])
-
-
 def test_every_text_keeps_a_token():
     signs = SpecialTokens(COMMA, COMMA, MASK, None, None, punctuation=(COMMA,))
     texts = PackedTokens.from_lists([[COMMA, COMMA, COMMA], [COMMA, COMMA]], "document")
     head = TokenVectorHead(H, signs, dimension=4, punctuation=False)
     assert head(states()[:5], texts).starts.tolist() == [0, 1, 2]
-
-
-def test_gradients_reach_the_states_through_every_option():
-    leaf_states = states().requires_grad_()
-    make_head(punctuation=False, normalise=True)(leaf_states, tokens("document")).vectors.sum().backward()
-    dropped = torch.tensor([number in (COMMA, 7) for text in IDS for number in text])
-    assert bool((leaf_states.grad[dropped] == 0).all()) and bool((leaf_states.grad[~dropped].abs().sum(-1) > 0).all())
 
 
 V, WIDTH, COUNT = 300, 32, 3000

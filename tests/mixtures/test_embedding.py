@@ -51,12 +51,6 @@ def test_training_is_noisy_and_takes_one_expert():
     assert (noisy.argmax(-1) != logits.argmax(-1)).any()
 
 
-def test_top_1_and_all_are_one_training_and_a_random_gate_owns_no_weights():
-    names = [list(make_mixture(inference=inference).state_dict()) for inference in embedding.INFERENCES]
-    assert names[0] == names[1]
-    assert not [name for name in make_mixture(gate="random").state_dict() if not name.startswith("experts.")]
-
-
 MANY = PackedTokens.from_lists([[1, one, other] for one in range(60) for other in range(50)], "document")
 
 

@@ -5,22 +5,16 @@ import torch
 import torch.nn.functional as F
 
 from moeir.backbones.config import EncoderConfig, PreNormConfig
-from moeir.backbones.encoder import Encoder
 from moeir.backbones.layers import FeedForward, GatedFeedForward
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
 from moeir.kernels.grouped_linear import ExpertGroups
-from moeir.mixtures import feedforward, router
-from moeir.mixtures.adapters import NO_ADAPTERS, insert_experts
+from moeir.mixtures import router
 from moeir.mixtures.feedforward import RoutedFeedForward, select_expert_layers
 from tests.oracles import routing as oracles
 
 SHAPE = EncoderConfig(40, 16, 4, 2, 24, positions=32, dropout=0.0, attention_dropout=0.0, initializer_range=0.3)
 TEXTS = [[1, 7, 9, 2], [1, 8, 2], [1, 3, 4, 5, 6, 2], [1, 11, 2]]
-
-
-def tokens(side="query"):
-    return PackedTokens.from_lists(TEXTS, side)
 
 
 def mixture(routing, experts=3, seed=0, **options):
@@ -34,7 +28,7 @@ def mixture(routing, experts=3, seed=0, **options):
 
 def states(seed=1):
     torch.manual_seed(seed)
-    packed = tokens()
+    packed = PackedTokens.from_lists(TEXTS, "query")
     return torch.randn(len(packed.ids), SHAPE.hidden), torch.randn(len(packed.ids), SHAPE.hidden), packed
 
 
@@ -47,9 +41,10 @@ def test_a_role_is_a_group_of_experts(experts):
         assert torch.equal(experts_layer(x, PackedTokens.from_lists(TEXTS, side), block), experts_layer.experts[expert](x, packed, block))
     experts_layer.train()
     torch.manual_seed(3)
-    output = experts_layer(x, PackedTokens.from_lists(TEXTS, "document"), block)
-    own = {tuple(row.tolist()) for expert in list(experts_layer.experts)[half:] for row in expert(x, packed, block).round(decimals=4)}
-    assert all(tuple(row.tolist()) in own for row in output.round(decimals=4)), "a document's token comes from a document's expert"
+    for side, group in (("query", list(experts_layer.experts)[:half]), ("document", list(experts_layer.experts)[half:])):
+        output = experts_layer(x, PackedTokens.from_lists(TEXTS, side), block)
+        own = {tuple(row.tolist()) for expert in group for row in expert(x, packed, block).round(decimals=4)}
+        assert all(tuple(row.tolist()) in own for row in output.round(decimals=4)), "a text's token comes from an expert of its side"
 
 
 @pytest.mark.parametrize("routing", ["sequence", "token"])
@@ -156,18 +151,6 @@ def test_gumbel_noise_draws_experts_as_often_as_their_probabilities_say():
     weights = router.gumbel_softmax(logits.expand(40_000, 3), 1.0, router.uniform_like(logits.expand(40_000, 3)))
     counts = torch.bincount(weights.argmax(-1), minlength=3) / 40_000
     assert torch.allclose(counts, logits.softmax(0), atol=0.01) and torch.allclose(weights.sum(-1), torch.ones(40_000), atol=1e-5)
-
-
-def test_one_gate_for_all_layers_one_for_each_or_none_for_roles():
-    for one, names in ((True, []), (False, ["1.feedforward.gate.weight", "3.feedforward.gate.weight"])):
-        layers = (encoder := Encoder(SHAPE)).layers
-        gate = insert_experts(encoder, NO_ADAPTERS, [1, 3], experts=3, routing="token", one_gate=one)
-        assert [name for name in layers.state_dict() if name.endswith("gate.weight")] == names
-        assert (gate is not None) == one
-        assert (layers[1].feedforward.active_gate is layers[3].feedforward.active_gate) == one
-    layers = (encoder := Encoder(SHAPE)).layers
-    assert insert_experts(encoder, NO_ADAPTERS, [0], experts=2, routing="role", one_gate=True) is None
-    assert not [name for name in layers.state_dict() if "gate" in name] and feedforward.find_routers(layers) == {}
 
 
 def test_the_place_of_experts():

@@ -75,7 +75,7 @@ def _checksum_trunk(folder: Path) -> dict[str, dict[str, Any]]:
 def open_trunk(checkpoint: Path, entry: Mapping[str, Any]) -> tuple[Trunk, Path]:
     """The trunk that moeir.json of a checkpoint names, and its folder; ArtifactError if it is gone or another one."""
     try:
-        trunk, folder = Trunk(**entry), (checkpoint / entry["model"]).resolve()
+        trunk, folder = Trunk(**entry), Path(os.path.realpath(checkpoint / entry["model"]))
         files = dict(trunk.files)
         if trunk.dtype not in TRUNK_DTYPES:
             raise ValueError(trunk.dtype)

@@ -283,7 +283,7 @@ def find_checkpoint(path: Path, recorded: Mapping[str, str], model: Path | None)
 
     A `model` may also differ from it in the calibration of its scores alone, which no document depends on.
     """
-    folder = model or (path / recorded["path"]).resolve()
+    folder = model or Path(os.path.realpath(path / recorded["path"]))
     if not folder.is_dir():
         raise ArtifactError(f"{path}: the checkpoint it was made with is not at {folder}; say where it is with --model")
     digests = checkpoint_digests(verify_artifact(folder, "checkpoint"))

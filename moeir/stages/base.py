@@ -217,6 +217,9 @@ def check_settings(stage: Stage) -> None:
     for setting in settings.list_settings(type(stage)):
         value = getattr(stage, setting.name)
         setting.check(value)
+        for path in value if isinstance(value, tuple) else (value,):
+            if isinstance(path, Path):
+                _check_links(setting.flag, path)
         if setting.package and value is not None:
             variants.import_code_of(value)
             variants.resolve_spec(setting.package, value)
@@ -248,10 +251,14 @@ def _check_output_name(flag: str, path: Path) -> None:
     if (size := len(os.fsencode(path.name))) > atomic_write.MAX_NAME_BYTES:
         reason = "files beside it have longer names while it is written"
         raise UsageError(f"{flag} {path}: a name of {size} bytes; expected at most {atomic_write.MAX_NAME_BYTES}, as {reason}")
+
+
+def _check_links(flag: str, path: Path) -> None:
+    """UsageError if a path has symbolic links to one another, which no file ends."""
     try:
         path.resolve()
     except RuntimeError:
-        raise UsageError(f"{flag} {path}: symbolic links that lead in a circle; remove them, or write elsewhere") from None
+        raise UsageError(f"{flag} {path}: symbolic links that lead in a circle; remove them, or name another path") from None
 
 
 def _check_exists(path: Path, setting: settings.Setting) -> None:
@@ -269,9 +276,10 @@ def _check_output_path(stage: Stage, flag: str, path: Path) -> None:
     """UsageError if an output is a source, inside a source or around one."""
     resolved = path.resolve()
     for source_flag, source in _list_read_paths(stage):
-        if source.resolve().is_relative_to(resolved):
+        resolved_source = Path(os.path.realpath(source))
+        if resolved_source.is_relative_to(resolved):
             raise UsageError(f"{flag} {path}: would replace what {source_flag} reads, {source}; write elsewhere")
-        if not source.is_file() and resolved.is_relative_to(source.resolve()):
+        if not source.is_file() and resolved.is_relative_to(resolved_source):
             raise UsageError(f"{flag} {path}: is inside the folder that {source_flag} reads, {source}; write elsewhere")
 
 
@@ -283,7 +291,7 @@ def _list_read_paths(stage: Stage) -> Iterator[tuple[str, Path]]:
         for folder in (source, *shards.finished_shards(source).values()) if setting.kind in FOLDER_KINDS else ():
             with suppress(TypeError, KeyError, ValueError):  # no manifest, or one without a checkpoint
                 manifest: Any = read_json(folder / manifests.MANIFEST)
-                yield setting.flag, (folder / manifest["counts"]["checkpoint"]["path"]).resolve()
+                yield setting.flag, Path(os.path.realpath(folder / manifest["counts"]["checkpoint"]["path"]))
 
 
 def run_stage(stage: Stage, *, force: bool = False, single_process: bool = True) -> None:

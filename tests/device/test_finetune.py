@@ -16,7 +16,7 @@ from tests.backbones import tiny_models
 from tests.conftest import _write_tokenizer
 from tests.device.conftest import REAL, assert_same_training, assert_similar_losses, read_metrics, remove_noise
 
-CAME = "came:shared_layers=2,local_dim=8,normalise=true"
+CAME = "came:shared_layers=1,local_dim=8,normalise=true"
 COMPETITIVE = "competitive:standardised=0.4,flops_query=1e-3,flops_document=1e-3"
 BALANCED = "contrastive:load_balance=0.01,entropy_of=batch"
 FLOPS = "contrastive:flops_query=1e-3,flops_document=1e-3"
@@ -29,7 +29,7 @@ KINDS = {
     COLBERT: "contrastive",
     "coil:dim=8,cls_dim=16": "contrastive",
     "mote": FLOPS,
-    "taser": "contrastive",
+    "taser:every=1": "contrastive",
     "taser:routing=sequence,every=1": BALANCED,
     "taser:routing=token,gates=per_layer,gradient=full,every=1": BALANCED,
     "sbmoe:experts=3": BALANCED,
@@ -46,11 +46,11 @@ KINDS_OF_HALF |= {f"{CAME},adapters=4": COMPETITIVE, f"{ROUTED},adapters=4,gate_
 
 @pytest.fixture(scope="module")
 def modernbert(tmp_path_factory):
-    """A seeded ModernBERT with windows of six tokens, heads of 8 numbers, and the tokenizer of the tiny BERT; it drops nothing."""
+    """A seeded ModernBERT of a global layer and one with windows of six tokens, heads of 8 numbers, and the tokenizer of the tiny BERT; it drops nothing."""
     folder = tmp_path_factory.mktemp("weights") / "modernbert"
     folder.mkdir()
-    ids = {"bos_token_id": 4, "cls_token_id": 4, "eos_token_id": 5, "sep_token_id": 5}
-    tiny_models.make_model("modernbert", vocab_size=_write_tokenizer(folder), hidden_size=32, **ids).save_pretrained(folder)
+    changes = {"hidden_size": 32, "num_hidden_layers": 2, "bos_token_id": 4, "cls_token_id": 4, "eos_token_id": 5, "sep_token_id": 5}
+    tiny_models.make_model("modernbert", vocab_size=_write_tokenizer(folder), **changes).save_pretrained(folder)
     return folder
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from moeir.errors import MoeirError
 from tests.conftest import CommandResult, run_in_process, write_tiny_bert
 from tests.device import guard
 
@@ -155,6 +156,25 @@ def learn(
     return learned
 
 
+@pytest.fixture
+def kill_at_batch(monkeypatch: pytest.MonkeyPatch) -> Callable[[type, int], list[int]]:
+    """`kill_at_batch(RetrievalTask, 4)`: a training ends at its fourth batch, and another goes on; the batches of both, as they come."""
+
+    def kill_at(task: Any, count: int) -> list[int]:
+        compute_loss, batches = task.compute_loss, []
+
+        def compute_or_fail(self: Any, batch: int) -> Any:
+            batches.append(batch)
+            if len(batches) == count:
+                raise MoeirError("killed here")
+            return compute_loss(self, batch)
+
+        monkeypatch.setattr(task, "compute_loss", compute_or_fail)
+        return batches
+
+    return kill_at
+
+
 def read_metrics(folder: Path) -> list[dict[str, float]]:
     """The metrics of each step of a training, without timings and memory."""
     lines = (json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines())
@@ -190,17 +210,12 @@ def assert_similar_losses(steps: list[dict[str, float]], others: list[dict[str, 
     assert [step["loss"] for step in steps] == pytest.approx([step["loss"] for step in others], rel=0.05, abs=0.05)
 
 
-def remove_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace the noise of routers and gates by constants."""
+@pytest.fixture
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace the noise of routers and gates by constants: no randomness is left, given weights without dropout."""
     import torch
 
     from moeir.mixtures import router
 
     monkeypatch.setattr(router, "uniform_like", lambda logits: torch.full_like(logits, 0.5))
     monkeypatch.setattr(torch, "randn_like", torch.zeros_like)
-
-
-@pytest.fixture
-def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove all randomness, given weights without dropout."""
-    remove_noise(monkeypatch)

@@ -48,7 +48,7 @@ def test_documents_that_differ_in_the_last_bit_are_told_apart_and_score_as_their
 
 @pytest.mark.parametrize("engine", TWO_STEP)
 def test_blocks_batches_and_pools_change_no_byte(engine):
-    queries, documents = near_ties(engine, 1)
+    queries, documents = near_ties(engine, 1, count=150)
     whole = build_index(engine, documents).search(queries, DEPTH)
     for elements, slack in ((1, 3), (300, 0), (5000, 64)):
         index = build_index(engine, documents, queries_at_once=2, elements_at_once=elements, slack=slack)
@@ -144,7 +144,7 @@ def test_what_is_wrong_is_refused(engine, tmp_path):
 @pytest.mark.parametrize("available", [None, 3000], ids=["vectors on the device", "vectors on the host"])
 def test_cuda_and_cpu_give_the_same_bytes(engine, tmp_path, monkeypatch, available):
     limit_device_memory(available, monkeypatch)
-    queries, documents = near_ties(engine, 4)
+    queries, documents = near_ties(engine, 4, count=100)
     index = ENGINES[engine].type()
     index.add(documents)
     index.save(tmp_path)

@@ -201,11 +201,6 @@ def test_late_interaction_is_that_of_the_cpu(lengths, device):
 def test_matches_of_equal_terms_are_those_of_the_cpu(device):
     generator = torch.Generator().manual_seed(3)
     query_terms, document_terms = torch.randint(0, 5, (7,), generator=generator), torch.randint(0, 5, (20,), generator=generator)
-    document_rows, queries, documents = torch.arange(20) // 4, random_tensor(7, 8), random_tensor(20, 8, seed=2)
-    results = []
-    for where in ("cpu", device):
-        inputs = [part.to(where) for part in (queries, query_terms, documents, document_terms, document_rows)]
-        results.append([part.cpu() for part in exact_match.find_best_matches(*inputs)])
-    assert len(results[0][0]) > 5
-    for expected, value in zip(*results, strict=True):
-        assert value.equal(expected)
+    inputs = (random_tensor(7, 8), query_terms, random_tensor(20, 8, seed=2), document_terms, torch.arange(20) // 4)
+    ours, theirs = ([part.cpu() for part in exact_match.find_best_matches(*(part.to(on) for part in inputs))] for on in (device, "cpu"))
+    assert len(theirs[0]) > 5 and len(ours) == len(theirs) and all(map(torch.equal, ours, theirs))

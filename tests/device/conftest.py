@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import CommandResult, run_in_process
+from moeir.errors import MoeirError
+from tests.conftest import CommandResult, run_in_process, write_tiny_bert
 from tests.device import guard
 
 REAL = guard.real_cards() > 0
@@ -99,6 +100,19 @@ def determinism(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
+def tiny_model_with_head(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two seeded layers with an MLM head: as many as architectures of shared and private layers need."""
+    return write_tiny_bert(tmp_path_factory.mktemp("weights") / "tiny-with-head", head=True, layers=2)
+
+
+@pytest.fixture(scope="session")
+def tiny_model_without_dropout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same without dropout."""
+    rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    return write_tiny_bert(tmp_path_factory.mktemp("weights") / "tiny-without-dropout", head=True, layers=2, **rates)
+
+
+@pytest.fixture(scope="session")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Texts of 1 to 13 words, examples of them with a teacher's scores, and a development set with a run."""
     from tests.training.toy_examples import write_training_files
@@ -131,7 +145,7 @@ def learn(
         model = weights or (tiny_model_with_head if dropout else tiny_model_without_dropout)
         model_options = ("--model", model, "--arch", arch, "--objective", objective, "--query-length", 12, "--document-length", 24)
         sources = ("--train", shop / "train.jsonl", "--corpus", shop / "documents.tsv", "--queries", shop / "queries.tsv")
-        sizes = ("--batch-size", 6, "--negatives", 2, "--steps", 2, "--learning-rate", 2e-4, "--dtype", dtype)
+        sizes = ("--batch-size", 4, "--negatives", 2, "--steps", 2, "--learning-rate", 2e-4, "--dtype", dtype)
         result = moeir_on("finetune", *model_options, *sources, *sizes, *options, "--output", output, on=on)
         if fails is None:
             assert result.code == 0, result.stderr
@@ -140,6 +154,25 @@ def learn(
         return output
 
     return learned
+
+
+@pytest.fixture
+def kill_at_batch(monkeypatch: pytest.MonkeyPatch) -> Callable[[type, int], list[int]]:
+    """`kill_at_batch(RetrievalTask, 4)`: a training ends at its fourth batch, and another goes on; the batches of both, as they come."""
+
+    def kill_at(task: Any, count: int) -> list[int]:
+        compute_loss, batches = task.compute_loss, []
+
+        def compute_or_fail(self: Any, batch: int) -> Any:
+            batches.append(batch)
+            if len(batches) == count:
+                raise MoeirError("killed here")
+            return compute_loss(self, batch)
+
+        monkeypatch.setattr(task, "compute_loss", compute_or_fail)
+        return batches
+
+    return kill_at
 
 
 def read_metrics(folder: Path) -> list[dict[str, float]]:
@@ -177,17 +210,12 @@ def assert_similar_losses(steps: list[dict[str, float]], others: list[dict[str, 
     assert [step["loss"] for step in steps] == pytest.approx([step["loss"] for step in others], rel=0.05, abs=0.05)
 
 
-def remove_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace the noise of routers and gates by constants."""
+@pytest.fixture
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace the noise of routers and gates by constants: no randomness is left, given weights without dropout."""
     import torch
 
     from moeir.mixtures import router
 
     monkeypatch.setattr(router, "uniform_like", lambda logits: torch.full_like(logits, 0.5))
     monkeypatch.setattr(torch, "randn_like", torch.zeros_like)
-
-
-@pytest.fixture
-def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove all randomness, given weights without dropout."""
-    remove_noise(monkeypatch)

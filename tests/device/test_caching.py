@@ -18,8 +18,9 @@ def stepped(tiny_model_with_head, device):
 
     def step(kind, *, precision="float32", **options):
         arch, objective = KINDS[kind]
+        arch = arch.replace("shared_layers=2", "shared_layers=1")  # of two layers
         checkpoint = build_checkpoint(tiny_model_with_head, arch, {"query_length": 12, "document_length": 24})
-        loss, facts, _, gradients, _ = take_step(checkpoint, objective, batch_size=6, device=device, dtype=PRECISIONS[precision], **options)
+        loss, facts, _, gradients, _ = take_step(checkpoint, objective, batch_size=4, device=device, dtype=PRECISIONS[precision], **options)
         return loss, facts, gradients
 
     set_determinism(device, deterministic=True)
@@ -31,8 +32,8 @@ def stepped(tiny_model_with_head, device):
 def test_parts_that_are_encoded_again_have_the_gradients_of_parts_that_are_kept(kind, precision, stepped, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(grad_cache, "_encode_recomputed", lambda encode, tokens, parameters: encode(tokens))
-        loss, facts, gradients = stepped(kind, at_once=60, precision=precision)
-    again, others, cached = stepped(kind, at_once=60, precision=precision)
+        loss, facts, gradients = stepped(kind, at_once=40, precision=precision)
+    again, others, cached = stepped(kind, at_once=40, precision=precision)
     assert again == loss and others == facts and cached.keys() == gradients.keys()
     largest = max(float(one.abs().max()) for one in gradients.values())
     for name, one in gradients.items():  # parts are added up in another order
@@ -45,10 +46,7 @@ RECOMPUTED = [("came", "bfloat16"), ("taser", "float32"), ("came, adapters", "bf
 @pytest.mark.parametrize("kind, precision", RECOMPUTED)
 def test_recomputed_layers_change_no_bit(kind, precision, stepped):
     loss, facts, gradients = stepped(kind, precision=precision)
+    assert stepped(kind, precision=precision, seed=6)[0] != loss, "dropout is there to be repeated"
     again, others, recomputed = stepped(kind, recompute=True, precision=precision)
     assert again == loss and others == facts and recomputed.keys() == gradients.keys()
     assert all(torch.equal(recomputed[name], one) for name, one in gradients.items())
-
-
-def test_another_seed_drops_other_things(stepped):
-    assert stepped("dense")[0] != stepped("dense", seed=6)[0]

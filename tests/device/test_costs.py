@@ -1,6 +1,6 @@
 """What a step and a window of texts cost a GPU, counted at the depth of BERT-base: no more operations, waits and copies than is promised.
 
-Texts are shorter and fewer here than in `tests/benchmarks/device_costs.py`, whose counts these are.
+Texts, vocabulary and steps are fewer and widths smaller here than in `tests/benchmarks/device_costs.py`, whose counts these are.
 """
 
 import dataclasses
@@ -33,10 +33,11 @@ def work(tmp_path_factory):
     transformers.logging.disable_progress_bar()
     folder = tmp_path_factory.mktemp("costs")
     with pytest.MonkeyPatch.context() as patch:
-        short = dataclasses.replace(device_costs.SIZES, document_words=(4, 20))
-        for name, value in {"STEPS": 4, "QUERIES": 2, "WINDOW": 32, "SIZES": short}.items():
+        changes = {"hidden": 32, "intermediate": 64, "vocabulary": 3000, "document_words": (4, 20), "query_words": (4, 8)}
+        sizes = {"SIZES": dataclasses.replace(device_costs.SIZES, **changes), "QUERIES": 2, "NEGATIVES": 1, "WINDOW": 8}
+        for name, value in (sizes | {"STEPS": 2, "MEASURED": 1}).items():
             patch.setattr(device_costs, name, value)
-        patch.setattr(encode, "CHUNK", 32)
+        patch.setattr(encode, "CHUNK", 8)
         device_costs.write_texts(folder)
         yield folder
 

@@ -131,10 +131,3 @@ def is_full_sort(actual, scores_of, queries, id_ranks, depth):
 def scores_one_by_one(index, queries, depth):
     """The scores of queries searched one by one, as bytes."""
     return b"".join(index.search(queries.select(torch.tensor([row])), depth)[1].tobytes() for row in range(len(queries)))
-
-
-def limit_device_memory(available, monkeypatch):
-    """Limit the CUDA memory that indexes opened from now on see to so many bytes; None: no limit."""
-    if available is not None:
-        for module in ("moeir.indexes.two_step", "moeir.indexes.token_store", "moeir.indexes.vector_store"):
-            monkeypatch.setattr(f"{module}.available_bytes", lambda device: available)

@@ -22,17 +22,19 @@ def plain(states, embedding, bias, targets):
     return F.cross_entropy(logits, targets), (logits.argmax(1) == targets).sum()
 
 
+def outcome(form, *reduction, seed=0):
+    """The loss of a form, the number of correct predictions, and the gradients of three times the loss."""
+    tensors, targets = inputs(seed)
+    loss, correct = form(*tensors, targets, *reduction)
+    (3.0 * loss).backward()
+    return [loss.detach(), correct, *(part.grad for part in tensors)]
+
+
 @pytest.mark.parametrize(("at_once", "in_cache"), SIZES)
 def test_values_and_gradients_are_those_of_the_plain_form(monkeypatch, at_once, in_cache):
     monkeypatch.setattr(kernel, "BYTES_AT_ONCE", at_once)
     monkeypatch.setattr(kernel, "BYTES_IN_CACHE", in_cache)
-    results = []
-    for each in (plain, fused_linear_cross_entropy):
-        tensors, targets = inputs()
-        loss, correct = each(*tensors, targets)
-        (3.0 * loss).backward()
-        results.append([loss.detach(), correct, *(part.grad for part in tensors)])
-    for expected, value in zip(*results, strict=True):
+    for expected, value in zip(outcome(plain), outcome(fused_linear_cross_entropy), strict=True):
         assert (value - expected).abs().max() <= 1e-5 * max(1.0, float(expected.abs().max()))
 
 
@@ -40,12 +42,8 @@ def test_compiled_reductions_are_those_of_the_plain_form(monkeypatch):
     """Tests the traced graph, over chunks of two sizes; the kernels compiled for CUDA are compared on a real device."""
     monkeypatch.setattr(kernel, "BYTES_AT_ONCE", 7 * V * 4)
     monkeypatch.setattr(kernel, "BYTES_IN_CACHE", 4 * V * 4)
-    compiled, results = torch.compile(reduce_logits, dynamic=True, fullgraph=True, backend="aot_eager"), []
-    for reduce in (reduce_logits, compiled):
-        tensors, targets = inputs(6)
-        loss, correct = fused_linear_cross_entropy(*tensors, targets, reduce)
-        loss.backward()
-        results.append([loss.detach(), correct, *(part.grad for part in tensors)])
+    compiled = torch.compile(reduce_logits, dynamic=True, fullgraph=True, backend="aot_eager")
+    results = (outcome(fused_linear_cross_entropy, reduce, seed=6) for reduce in (reduce_logits, compiled))
     for expected, value in zip(*results, strict=True):
         assert torch.allclose(value, expected, rtol=1e-6, atol=1e-7)
 

@@ -6,7 +6,7 @@ from moeir.records import qrels, texts
 from tests.examples.shell import CommandServer, flags_of, run_script
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "lce_beir.sh"
-SMALL = {"SEEDS": 1, "STEPS": 1, "GROUP_SIZES": "2 4", "DEPTH": 6, "QUERY_LENGTH": 12, "DOCUMENT_LENGTH": 24, "PAIRS": 8}
+SMALL = {"SEEDS": 1, "STEPS": 1, "DEPTH": 6, "QUERY_LENGTH": 12, "DOCUMENT_LENGTH": 24, "PAIRS": 8}
 SMALL |= {"START_STEPS": 1, "DENSE_LENGTH": 24, "START_BAND": "first=2,last=6"}
 
 

@@ -43,12 +43,12 @@ def undisturbed(collection: Path, came_checkpoint: Path, toy: Path, tmp_path_fac
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    """A head that runs no task, and two nodes with a processor each."""
+    """Two nodes with a processor each, the head and one that can be removed."""
     environment = {name: os.environ.get(name) for name in ("RAY_ADDRESS", "PYTHONPATH")}
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    own_cluster = cluster_utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    own_cluster = cluster_utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     try:
-        own_cluster.nodes = [own_cluster.add_node(num_cpus=1) for _ in range(2)]
+        own_cluster.add_node(num_cpus=1)
         yield own_cluster
     finally:
         own_cluster.shutdown()
@@ -119,7 +119,7 @@ def test_a_killed_process_or_node_and_two_runs_at_once_end_in_the_bytes_of_an_un
     lock = work / "enc" / f".0-of-{SHARDS}.partial" / f"0-of-{SHARDS}.lock"
     victim = wait_until(lambda: holders(lock), "a process that encodes shard 0")[0]
     if end == "node":
-        cluster.remove_node(cluster.nodes[0], allow_graceful=False)
+        cluster.remove_node(*cluster.worker_nodes, allow_graceful=False)
     else:
         os.kill(victim, signal.SIGKILL)
     assert not (work / f"enc/0-of-{SHARDS}").exists(), "the process was killed before it had finished"

@@ -17,8 +17,6 @@ from pathlib import Path
 
 from moeir.records import qrels, texts
 
-PARTS = ("first", "second", "dev", "test")
-
 
 def divide_titles(titles: Iterable[str], test: int, dev: int, rng: random.Random) -> dict[str, str]:
     """The part of each title: test, dev or train."""

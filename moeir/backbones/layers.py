@@ -353,7 +353,7 @@ def _pack_map(part: nn.Module, dtype: torch.dtype, activation: str | None = None
 
 
 def init_weights(module: nn.Module, std: float) -> None:
-    """Initialise every linear map and embedding of a module from N(0, std); biases are zero. On the device `meta` there is nothing to do."""
+    """Initialise every linear map and embedding of a module from N(0, std); biases are zero. On device `meta` nothing is done."""
     for part in module.modules():
         if isinstance(part, nn.Linear | nn.Embedding) and not part.weight.is_meta:
             nn.init.normal_(part.weight, std=std)

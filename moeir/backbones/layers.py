@@ -353,12 +353,12 @@ def _pack_map(part: nn.Module, dtype: torch.dtype, activation: str | None = None
 
 
 def init_weights(module: nn.Module, std: float) -> None:
-    """Initialise every linear map and embedding of a module from N(0, std); biases are zero. On device `meta` nothing is done."""
+    """Initialise every linear map and embedding of a module from N(0, std); biases are zero."""
     for part in module.modules():
-        if isinstance(part, nn.Linear | nn.Embedding) and not part.weight.is_meta:
+        if isinstance(part, nn.Linear | nn.Embedding):
             nn.init.normal_(part.weight, std=std)
-            if isinstance(part, nn.Linear) and part.bias is not None:
-                nn.init.zeros_(part.bias)
+        if isinstance(part, nn.Linear) and part.bias is not None:
+            nn.init.zeros_(part.bias)
 
 
 def make_projection(hidden: int, dimension: int, name: str, *, bias: bool = True) -> nn.Linear:

@@ -15,6 +15,7 @@ from huggingface_hub import split_torch_state_dict_into_shards
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from moeir.artifacts.identity import read_identity
 from moeir.backbones.config import EncoderConfig
@@ -241,8 +242,15 @@ def check_sizes(folder: Path, config: EncoderConfig, weights: Mapping[str, Tenso
     """ArtifactError if config.json has other sizes than the weights beside it: nothing of these sizes is allocated before."""
     if config.layers > len(weights):
         raise ArtifactError(f"{folder}/config.json: num_hidden_layers is {config.layers}, and there are only {len(weights)} weights")
-    with torch.device("meta"):
+    with torch.device("meta"), _WithoutDraws():
         check_shapes(folder, Encoder(config).state_dict(), weights)
+
+
+class _WithoutDraws(TorchFunctionMode):
+    """Modules are made without normal numbers: to draw them on the device `meta` torch imports a second's worth of itself."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return None if function is torch.nn.init.normal_ else function(*args, **(kwargs or {}))
 
 
 def check_shapes(folder: Path, expected: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:

@@ -27,6 +27,7 @@ for command in sys.argv[1:]:
     with open("/proc/self/status") as status:  # ru_maxrss would start at the memory of the parent process
         print(next(line.split()[1] for line in status if line.startswith("VmHWM")))
 assert sys.modules["moeir.kernels.numba_cache"].read_compile_seconds() == 0
+assert "torch._dynamo" not in sys.modules  # a second's import
 """
 
 
@@ -79,7 +80,7 @@ def test_a_fault_behind_the_first_windows_stops_it_and_what_is_whole_is_kept(wor
     assert not [one for one in threading.enumerate() if one.name.startswith(("batches", "writing"))]
 
 
-def test_longer_collections_need_no_more_memory_and_no_command_compiles_anything(work_folder, tiny_model_with_head, run):
+def test_longer_collections_need_no_more_memory_and_no_command_compiles_anything_or_loads_the_compiler(work_folder, tiny_model_with_head, run):
     words = " ".join(json.loads(line)["text"] for line in Path("toy/corpus.jsonl").read_text().splitlines()).split()
     ids = manifests.read_lines(Path("enc/ids.txt"))
     for name, texts, copies in (("short", 256, 1), ("long", 1184, 400)):

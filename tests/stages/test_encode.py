@@ -80,7 +80,7 @@ def test_a_fault_behind_the_first_windows_stops_it_and_what_is_whole_is_kept(wor
     assert not [one for one in threading.enumerate() if one.name.startswith(("batches", "writing"))]
 
 
-def test_longer_collections_need_no_more_memory_and_no_command_compiles_anything_or_loads_the_compiler(work_folder, tiny_model_with_head, run):
+def test_longer_collections_need_no_more_memory_and_nothing_is_compiled_or_loads_a_compiler(work_folder, tiny_model_with_head, run):
     words = " ".join(json.loads(line)["text"] for line in Path("toy/corpus.jsonl").read_text().splitlines()).split()
     ids = manifests.read_lines(Path("enc/ids.txt"))
     for name, texts, copies in (("short", 256, 1), ("long", 1184, 400)):

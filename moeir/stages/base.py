@@ -219,7 +219,7 @@ def check_settings(stage: Stage) -> None:
         setting.check(value)
         for path in value if isinstance(value, tuple) else (value,):
             if isinstance(path, Path):
-                _check_links(setting.flag, path)
+                _check_symlinks(setting.flag, path)
         if setting.package and value is not None:
             variants.import_code_of(value)
             variants.resolve_spec(setting.package, value)
@@ -253,8 +253,8 @@ def _check_output_name(flag: str, path: Path) -> None:
         raise UsageError(f"{flag} {path}: a name of {size} bytes; expected at most {atomic_write.MAX_NAME_BYTES}, as {reason}")
 
 
-def _check_links(flag: str, path: Path) -> None:
-    """UsageError if a path has symbolic links to one another, which no file ends."""
+def _check_symlinks(flag: str, path: Path) -> None:
+    """UsageError if symbolic links of a path lead to one another and to no file."""
     try:
         path.resolve()
     except RuntimeError:

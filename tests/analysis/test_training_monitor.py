@@ -4,7 +4,7 @@ import json
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from moeir.analysis import training_monitor
@@ -18,6 +18,7 @@ def replay(steps):
 
 
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=700))
+@example([step % 7 + 0.5 for step in range(303)])  # 75 points of four steps, and three steps more
 def test_a_course_is_that_of_the_loop(values):
     history = MetricHistory()
     for step, value in enumerate(values, start=1):

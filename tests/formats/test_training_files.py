@@ -1,6 +1,7 @@
 """`--train` reads the training files of the field as they are; what is no such file is named, with the command that reads it."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pyarrow.parquet
 import pytest
 
 from moeir.errors import DataError
+from moeir.formats import training_files
 from moeir.formats.training_files import read_training_examples
 from tests.conftest import CommandResult
 
@@ -141,6 +143,12 @@ def test_converting_merged_lines_is_an_error_where_something_is_lost(tmp_path: P
     other = write_lines(tmp_path / "other.jsonl", [{"query": "who", "pos": [word], "neg": ["bat"]} for word in ("owl", "bat")])
     result = moeir("convert", "--input", other, "--to", "flagembedding")
     assert result.code == 2 and "a positive that is a negative elsewhere would be lost" in result.stderr
+
+
+def test_nothing_is_read_from_a_pipe_to_know_its_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.setattr(training_files, "detect_examples", None)  # it would read the first lines, which then are gone
+    assert training_files.is_own_file(tmp_path / "pipe")
 
 
 def test_a_similarity_is_no_label(tmp_path: Path) -> None:

@@ -332,4 +332,6 @@ def test_an_agent_finds_documents_and_reads_them(bm25_index: Path, toy: Path) ->
     tools = {tool["name"]: tool["inputSchema"]["properties"] for tool in answers[1]["result"]["tools"]}
     assert tools.keys() == {"search", "get_document"} and tools["search"]["k"]["default"] == 10
     texts = [one["result"]["content"][0]["text"] for one in answers[2:]]
-    assert json.loads(texts[0])[0]["document"] == "owl" and "night" in texts[1] and texts[2].startswith("error: --k 0: expected at least 1")
+    (hit,) = json.loads(texts[0])
+    assert hit["document"] == "owl" and "night" in hit["text"] and "night" in texts[1]
+    assert texts[2].startswith("error: --k 0: expected at least 1")

@@ -21,7 +21,7 @@ AGAINST = "evaluate --run base=base.trec --run odd.trec --run best.trec --qrels 
 
 
 @pytest.fixture(autouse=True)
-def room(tmp_path, monkeypatch):
+def run_files(tmp_path, monkeypatch):
     """Three runs of five queries, each better than the one before, of which `two` has ties; three runs of ten queries."""
     monkeypatch.chdir(tmp_path)
     for file, size, runs in (("qrels", 4, FIVE), ("ten.qrels", 8, TEN)):

@@ -242,12 +242,12 @@ def check_sizes(folder: Path, config: EncoderConfig, weights: Mapping[str, Tenso
     """ArtifactError if config.json has other sizes than the weights beside it: nothing of these sizes is allocated before."""
     if config.layers > len(weights):
         raise ArtifactError(f"{folder}/config.json: num_hidden_layers is {config.layers}, and there are only {len(weights)} weights")
-    with torch.device("meta"), _WithoutDraws():
+    with torch.device("meta"), _SkipInit():
         check_shapes(folder, Encoder(config).state_dict(), weights)
 
 
-class _WithoutDraws(TorchFunctionMode):
-    """Modules are made without normal numbers: to draw them on the device `meta` torch imports a second's worth of itself."""
+class _SkipInit(TorchFunctionMode):
+    """Makes modules without drawing normal numbers, for which torch imports its compiler on the device `meta`: a second."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return None if function is torch.nn.init.normal_ else function(*args, **(kwargs or {}))

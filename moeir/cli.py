@@ -203,7 +203,7 @@ def _exit_code(arguments: list[str]) -> int:
         sys.stdout.flush()
         return code
     except typer.TyperException as problem:
-        return _report_usage_error(problem)
+        return _report_usage_error(problem, arguments)
     except KeyboardInterrupt:
         log.error("stopped; the same command continues, or starts over")
         return 130
@@ -228,8 +228,8 @@ def _invoke(arguments: list[str]) -> int:
     if arguments and (known := COMMANDS_ELSEWHERE.get(arguments[0].lower())):
         raise UsageError(f"moeir has no command {arguments[0]!r}; did you mean {known!r}? (see moeir {known} --help)")
     stages: Sequence[str] = STAGES
-    if arguments and arguments[0] in STAGES:
-        stages = arguments[:1]  # to build the others takes longer than many a stage
+    if arguments and (name := _with_dashes(arguments[0])) in STAGES:
+        stages = (name,)  # to build the others takes longer than many a stage
         stage_settings = settings.list_settings(stage_class(stages[0]))
         _warn_of_repeated_inputs(stage_settings, arguments[1:])
         arguments = [*stages, *spread_values(stage_settings, arguments[1:])]
@@ -299,13 +299,13 @@ def _warn_of_repeated_inputs(stage_settings: Sequence[settings.Setting], argumen
             log.warning("%s: given %d times and takes one file: the last one is read", setting.flag, count)
 
 
-def _report_usage_error(problem: typer.TyperException) -> int:
+def _report_usage_error(problem: typer.TyperException, arguments: Sequence[str]) -> int:
     message = problem.format_message()
     if message.startswith("Usage: "):  # a command without arguments: its help
         sys.stderr.write(message + "\n")
         return problem.exit_code
     context = getattr(problem, "ctx", None)
-    path = context.command_path.strip() if context else "moeir"
+    path = context.command_path.strip() if context else " ".join(("moeir", *(name for name in arguments[:1] if name in STAGES)))
     flag = str(getattr(problem, "option_name", ""))
     own = {name for parameter in (context.command.params if context else ()) for name in parameter.opts}
     similar = next((name for name in FLAGS_ELSEWHERE.get(flag, ()) if name in own), None)

@@ -100,7 +100,7 @@ SINGLE_PROCESS = ProcessGroup()
 @cache
 def init_process_group(device: str) -> ProcessGroup:
     """The processes that torchrun or `accelerate launch` has started, each on the CUDA device of its local rank; else one."""
-    size = int(os.environ["WORLD_SIZE"]) if "LOCAL_RANK" in os.environ else 1
+    size = int(os.environ.get("WORLD_SIZE", 1)) if "LOCAL_RANK" in os.environ else 1
     if size == 1:
         return ProcessGroup(device=select_device(device))
     on_cuda = resolve_device(device) != "cpu"

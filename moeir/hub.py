@@ -84,21 +84,22 @@ def find_snapshot(repository: str, revision: str | None = None) -> Snapshot:
 
 
 def upload_files(repository: str, files: Mapping[str, Path | bytes], *, private: bool) -> str:
-    """Make these files the content of a repository, in one commit -> its address; files of another tool are not replaced.
+    """Make these files the content of a repository, in one commit -> its address; what no push has put there stays, but for the card.
 
     Large files that an interrupted upload has brought to the Hub are not sent again.
     """
     with describe_hub_errors(repository):
         HfApi().create_repo(repository, private=private or None, exist_ok=True)
-    before = find_snapshot(repository)
+    before, earlier = find_snapshot(repository), set[str]()
     if before.files.keys() - {GIT_FILE, CARD}:
         try:
-            before.read_manifests()
+            for folder, manifest in before.read_manifests().items():
+                earlier |= {(Path(folder) / name).as_posix() for name in (*manifest["files"], MANIFEST)}
         except ArtifactError:
             problem = "has files, and moeir push did not make them"
             raise UsageError(f"--repo {repository}: {problem}; name another repository, or delete them there") from None
     added = [CommitOperationAdd(name, content) for name, content in sorted(files.items())]
-    deleted = [CommitOperationDelete(name) for name in sorted(before.files.keys() - files.keys() - {GIT_FILE})]
+    deleted = [CommitOperationDelete(name) for name in sorted((before.files.keys() & earlier) - files.keys())]
     with describe_hub_errors(repository):
         commit = HfApi().create_commit(repository, [*added, *deleted], commit_message="moeir push", parent_commit=before.commit)
     return str(commit.commit_url)

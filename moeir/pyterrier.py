@@ -64,10 +64,6 @@ class Retriever(pt.Transformer):  # type: ignore[misc]
         run = self.searcher.search(queries["query"].tolist(), self.num_results, self.expert, self.fuse, ids=list(queries.index))
         return _frame_of_run(queries, run)
 
-    def fuse_rank_cutoff(self, k: int) -> "Retriever":
-        """The retriever of the first `k`, which PyTerrier puts in the place of `retriever % k`."""
-        return Retriever(self.searcher, expert=self.expert, fuse=self.fuse, num_results=min(k, self.num_results))
-
 
 class Reranker(pt.Transformer):  # type: ignore[misc]
     """Documents with their texts (qid, query, docno, text) → scored again by a checkpoint and ranked, as by `moeir rerank`.

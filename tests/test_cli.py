@@ -246,6 +246,7 @@ SOURCES = ("--model", "--corpus", "--queries", "--train", "--qrels", "--encoding
     ("finetune --resume_from_checkpoint x", "moeir finetune: No such option: --resume-from-checkpoint; "
      "the same command continues an unfinished output by itself (see moeir finetune --help)"),
     ("evaluate --fp16", "moeir evaluate: No such option: --fp16 (see moeir evaluate --help)"),
+    ("search --index", "moeir search: Option '--index' requires an argument. (see moeir search --help)"),
     ("fuse --mehtod rrf", "moeir fuse: No such option: --mehtod (Possible options: --method) (see moeir fuse --help)"),
 ])  # fmt: skip
 def test_words_of_other_tools_lead_to_ours(command, answer, moeir):
@@ -263,7 +264,8 @@ def test_a_flag_may_be_written_with_underscores_as_in_other_tools(folder, moeir)
     flags = ("--model_name_or_path", "m", "--train", "t", "--output", "o", "--num_train_epochs=3", "--sampling_rate", "1", "2")
     shown = moeir("finetune", *flags, "--show")
     assert shown.code == 0 and "epochs: 3\n" in shown.stdout and "model: m\n" in shown.stdout and "sampling-rate:\n- 1" in shown.stdout
-    assert moeir("mine_negatives", "--help") == moeir("mine-negatives", "--help")
+    runs = ("--run", "one.trec", "two.trec", "--qrels", "q", "--output", "o", "--show")
+    assert moeir("mine_negatives", *runs) == moeir("mine-negatives", *runs) and moeir("mine_negatives", *runs).code == 0
 
 
 def test_a_flag_that_can_be_repeated_takes_several_values(folder, moeir):

@@ -380,3 +380,9 @@ def test_processes_that_differ_do_not_begin(difference, words, learn, tiny_model
     _, results = learn(2, "adapters" if difference == "trunk" else "came", other=1 if difference == "data" else None)
     assert [one["code"] for one in results] == [1, 1]
     assert all(word in results[0]["stderr"] for word in ("process 1 (", words, "start all with the same files and settings"))
+
+
+def test_a_local_rank_that_a_cluster_sets_alone_is_one_process(monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert init_process_group.__wrapped__("cpu").size == 1

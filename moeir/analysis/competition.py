@@ -91,8 +91,8 @@ def rank_experts(
         grades = qrels[query]
         relevant = {document for document, grade in grades.items() if grade > 0}
         pool = {document for run in runs.values() for document in band(run.documents_of(query), relevant, last=last)}
-        drawn = sorted(document for document in pool if _number(document, seed) & 1 == half)
-        candidates = [max(relevant, key=lambda one: (grades[one], one)), *sorted(drawn, key=lambda one: _number(one, seed))[:negatives]]
+        drawn = sorted(document for document in pool if _hash(document, seed) & 1 == half)
+        candidates = [max(relevant, key=lambda one: (grades[one], one)), *sorted(drawn, key=lambda one: _hash(one, seed))[:negatives]]
         counts[column] = len(candidates) > 1
         for row, run in enumerate(runs.values()):
             hits = dict(run.hits(query))
@@ -149,14 +149,14 @@ def advise(measure: str, lost: float, difference: float, low: float, high: float
     return f"undecided: {words}; more queries would tell"
 
 
-def _number(document: str, seed: int) -> int:
+def _hash(document: str, seed: int) -> int:
     """By the document's id and the seed alone; its last bit is the half of the document."""
     return int.from_bytes(hashlib.blake2b(f"{seed} {document}".encode(), digest_size=8).digest())
 
 
 def _measure_half(run: Run, qrels: Qrels, queries: Sequence[str], half: int, measure: str, seed: int) -> Floats:
     """The measure of each query on a run without the documents of the other half that are not relevant [Q]."""
-    in_half = np.array([_number(document, seed) & 1 == half for document in run.document_ids], dtype=bool)
+    in_half = np.array([_hash(document, seed) & 1 == half for document in run.document_ids], dtype=bool)
     mask = in_half[run.documents] if len(in_half) else np.zeros(0, dtype=bool)
     codes = {document: code for code, document in enumerate(run.document_ids)}
     for query in (query for query in queries if query in run.query_rows):

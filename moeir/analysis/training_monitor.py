@@ -39,15 +39,12 @@ class MetricHistory:
 
     def __init__(self) -> None:
         self.window: deque[float] = deque(maxlen=WINDOW)
-        self.window_sum = self.overall_sum = self._point_sum = 0.0
+        self.overall_sum = self._point_sum = 0.0
         self._points: list[tuple[int, float]] = []
         self._steps_per_point, self._point_count, self._step = 1, 0, 0
 
     def add(self, step: int, value: float) -> None:
-        if len(self.window) == WINDOW:
-            self.window_sum -= self.window[0]
         self.window.append(value)
-        self.window_sum += value
         self.overall_sum += value
         self._point_sum, self._point_count, self._step = self._point_sum + value, self._point_count + 1, step
         if self._point_count == self._steps_per_point:
@@ -61,7 +58,7 @@ class MetricHistory:
     @property
     def mean(self) -> float:
         """Mean over the last 500 steps."""
-        return self.window_sum / len(self.window)
+        return math.fsum(self.window) / len(self.window)
 
     @property
     def recent_mean(self) -> float:

@@ -23,6 +23,7 @@ from moeir.mixtures.adapters import Adapted, AdaptedEmbedding
 
 FOLDER, CONFIG_FILE, WEIGHTS_FILE = "adapters", "adapter_config.json", "adapter_model.safetensors"
 TRUNK_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+OWN = ""  # of the adapter that a folder is: it belongs to the only expert of the architecture
 ROLE_FOLDERS = {"query": "retrieval_query", "document": "retrieval_passage"}  # of jina's, with an adapter for each task
 _WEIGHT = re.compile(r"base_model\.model\.(.+)\.lora_(?:([AB])\.weight|embedding_([AB]))")  # of a map, or a table
 _READ = {"base_model_name_or_path", "revision", "r", "lora_alpha", "lora_dropout", "use_rslora"}  # of adapter_config.json
@@ -199,7 +200,7 @@ def find_adapters(folder: Path, arch: str, options: Mapping[str, str]) -> dict[s
     UsageError for options that differ from theirs.
     """
     if is_adapter_folder(folder):
-        return {"global": _read_published(folder, arch)}
+        return {OWN: _read_published(folder, arch)}
     folders = {expert: folder / name for expert, name in ROLE_FOLDERS.items()}
     by_role = arch == "mote" and options.get("encoders", "mote") == "mote" and options.get("adapters", "0") != "0"
     if not by_role or not all(map(is_adapter_folder, folders.values())):
@@ -222,13 +223,13 @@ def _read_published(folder: Path, arch: str) -> PeftAdapter:
 
 @torch.no_grad()
 def copy_adapter(adapter: PeftAdapter, architecture: nn.Module, expert: str) -> None:
-    """Copy an adapter into those of an expert; ArtifactError unless it has the same maps, sizes and scale."""
-    folder = adapter.folder
-    modules = {part.path: part for part in architecture.modules() if isinstance(part, Adapted) and expert in part.experts}
+    """Copy an adapter into those of an expert, or of the only one (`OWN`); ArtifactError unless it has the same maps, sizes and scale."""
+    folder, adapted = adapter.folder, [part for part in architecture.modules() if isinstance(part, Adapted)]
+    modules = {part.path: part for part in adapted if expert in part.experts or (expert == OWN and len(part.experts) == 1)}
     if differing := sorted(modules.keys() ^ adapter.weights.keys()):
         raise ArtifactError(f"{folder}: its maps are not those that the architecture adapts (first: {differing[0]})")
     for path, module in modules.items():
-        number = module.experts.index(expert)
+        number = 0 if expert == OWN else module.experts.index(expert)
         targets = {f"{path} A": module.down[number], f"{path} B": module.up[number]}
         weights = dict(zip(targets, adapter.weights[path], strict=True))
         weights_io.check_shapes(folder, targets, weights)

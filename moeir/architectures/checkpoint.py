@@ -39,7 +39,7 @@ from moeir.kernels.packed_linear import supports_packing
 from moeir.kernels.token_budget import split_by_tokens
 from moeir.mixtures.embedding import EmbeddingMixture
 from moeir.mixtures.feedforward import has_learned_router
-from moeir.parsing import LARGEST_INTEGER, check_count, format_value
+from moeir.parsing import LARGEST_INTEGER, check_choice, check_count, format_value
 from moeir.records.texts import parse_string
 
 FORMAT_VERSION, MAX_SCALE = 1, 1e6
@@ -147,6 +147,7 @@ class RetrievalModel:
     ) -> EncoderOutput:
         """Representations of texts, in their order, in float32; `side` is query or document. `experts`: only these, at their cost."""
         check_count(max_tokens, "encode: max_tokens", LARGEST_INTEGER)
+        check_choice("encode: side", side, ("query", "document"))
         if isinstance(texts, str):
             raise UsageError("encode: expected a list of texts, found one text")
         texts = [parse_string(text, f"encode: text {number}") for number, text in enumerate(texts, 1)]
@@ -374,7 +375,7 @@ def _load_adapters(folder: Path, spec: str, input_config: InputConfig, entry: Ma
     """A checkpoint with adapters, over the trunk that `entry` names."""
     trunk, trunk_folder = adapter_files.open_trunk(folder, entry)
     config, tokenizer = weights_io.read_config(trunk_folder), TextTokenizer(folder)
-    weights_io.choose_backbone(config, trunk.backbone)
+    weights_io.note_backbone(config, trunk.backbone)
     encoder = weights_io.read_encoder(trunk_folder, config=config)
     architecture = build_architecture(spec, encoder, tokenizer.special_tokens)
     weights = weights_io.read_tensors(folder / TRAINED_FILE)

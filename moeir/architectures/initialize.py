@@ -40,10 +40,11 @@ from moeir.heads.pooling import PoolingHead
 from moeir.kernels.token_budget import split_by_tokens
 from moeir.mixtures.router import ExpertRouter
 
-OPENED = ("dense", "splade", "colbert", "cross-encoder")  # that take over the options of a folder of sentence-transformers
+KEEPS_FOLDER_OPTIONS = ("dense", "splade", "colbert", "cross-encoder")  # that take over the options of a folder of sentence-transformers
 MAX_HEAD_TEXTS, MAX_BIAS_TEXTS = 400, 64  # to fit a whole head, and to fit a bias
 MAX_GATE_TEXTS = 100
 MAX_BATCH_TOKENS = 8192
+PUBLISHED_HEADS = ("classifier.", "score.")  # of sequence classification in transformers
 CLASSIFIER_OUTPUT = f"{weights_io.CLASSIFIER_PREFIX}output."
 log = logging.getLogger(__name__)
 
@@ -92,12 +93,15 @@ def open_weights(
     old_spec, input_config = metadata["architecture"], InputConfig.from_dict(metadata["reading"], str(folder))
     same = arch is None or variants.parse_spec(arch).name == variants.parse_spec(old_spec).name
     is_compatible = "trunk" not in metadata and weights_io.read_config(folder).get("model_type") != "moeir"
-    if is_compatible and arch is not None:  # Hugging Face compatible files
-        arch = _merge_specs(old_spec, arch) if same else arch
+    if is_compatible and (arch is not None or random_weights):  # Hugging Face compatible files
+        arch = _merge_specs(old_spec, arch or old_spec) if same else arch or old_spec
         return _from_plain_weights(model, folder, arch, asdict(input_config), overrides, seed, **options)
     if backbone is not None:
         raise UsageError(f"{model}: --backbone {backbone} is for plain weights, from which its checkpoint is made")
-    if same and not random_weights:
+    if random_weights:
+        name = variants.parse_spec(old_spec).name
+        raise UsageError(f"{model}: --from-scratch: a {name} checkpoint is no plain weights; name those that it was made from")
+    if same:
         opened = load_with_spec(folder, _merge_specs(old_spec, arch or old_spec), input_config)
         return replace(opened, input_config=_override_input(input_config, overrides, opened.architecture, opened.tokenizer))
     reason = f"a {variants.parse_spec(old_spec).name} checkpoint cannot become {variants.parse_spec(arch).name}"
@@ -133,15 +137,15 @@ def _from_plain_weights(
     torch.manual_seed(seed)
     name, requested = variants.parse_spec(arch).name, dict(variants.parse_spec(arch).options)
     adapters, settings_folder, trunk_folder = adapter_files.find_adapters(folder, name, requested), folder, None
-    if own := adapters.get("global"):
+    if own := adapters.get(adapter_files.OWN):
         model, trunk_folder = Path(own.base), weights_io.resolve_model(Path(own.base), revision=own.revision)
     if adapters:
         described = adapter_files.describe_options(next(iter(adapters.values())))
         arch = _merge_specs(arch, str(variants.Spec(name, tuple(described.items()))))
     folder, folder_config, options, head_weights = read_folder_settings(folder, name, requested, trunk=trunk_folder)
     tokenizer, config = TextTokenizer(find_tokenizer(settings_folder, folder)), weights_io.read_config(folder)
-    weights_io.choose_backbone(config, backbone)
-    if name in OPENED and options.keys() <= dict(variants.parse_spec(canonical_spec(arch)).options).keys():
+    weights_io.note_backbone(config, backbone)
+    if name in KEEPS_FOLDER_OPTIONS and options.keys() <= dict(variants.parse_spec(canonical_spec(arch)).options).keys():
         arch = _merge_specs(str(variants.Spec(name, tuple(options.items()))), arch)
     else:
         _log_overridden_options(folder, arch, options)
@@ -349,6 +353,11 @@ def load_classification_head(folder: Path, architecture: Architecture) -> None:
     Two classes are reduced to one logit; ArtifactError for more than two.
     """
     config = weights_io.read_config(folder)
+    if architecture.encoder.file_names is not None:  # a model of transformers
+        names = [name for file in weights_io.list_weight_files(folder) for name in weights_io.read_header(folder / file)]
+        if name := next((name for name in names if name.startswith(PUBLISHED_HEADS)), None):
+            log.warning("%s: its head (%s …) is not read, as moeir has no such family; another one is initialised at random", folder, name)
+        return
     activation = read_activation(folder, config)
     if activation.rpartition(".")[2] not in ACTIVATIONS:
         raise ArtifactError(f"{folder}: its scores pass through {activation}; moeir's are logits, ranked as under {', '.join(ACTIVATIONS)}")

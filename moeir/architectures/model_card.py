@@ -73,7 +73,7 @@ command has a flag for them.
 def _find_hub_name(base: Path) -> str | None:
     """The hub name of the weights `base`, or of those that the checkpoint `base` was made from."""
     if not base.is_dir():
-        return str(base)
+        return str(base) if HUB_NAME.fullmatch(str(base)) and not base.exists() else None
     card = base / "README.md"
     if not is_checkpoint(base) or not card.is_file():
         return None

@@ -256,6 +256,8 @@ def _read_one_vector(folder: Path, modules: Modules, config: Mapping[str, Any], 
     options = _read_pooling(pooling_file, requested if arch == "dense" else None) if "Pooling" in names else {}
     _read_module(modules, "Normalize", module_input_name=[VECTOR], module_output_name=[VECTOR])
     similarity = config.get("similarity_fn_name") or "dot"
+    if arch == "dense" and "normalise" not in requested and "Normalize" not in names and not config.get("similarity_fn_name"):
+        log.warning("%s: names no similarity; here it is the inner product, in sentence-transformers the cosine: normalise=true", folder)
     if arch == "dense" and similarity not in ("cosine", "dot") and "normalise" not in requested:
         _refuse(f"{folder}/{CONFIG_FILE}: similarity_fn_name is {similarity!r}; moeir scores by cosine (normalise=true) or dot")
     if dimension := config.get("truncate_dim"):

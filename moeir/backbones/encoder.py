@@ -106,7 +106,7 @@ class Encoder(nn.Module):
         """[V, E] the vocabulary head's decoder: the word embeddings."""
         return self.embeddings.words.weight
 
-    def find_path(self, name: str) -> str:
+    def find_hf_name(self, name: str) -> str:
         """The name of a weight of ours in the model of transformers without head."""
         return name if self.name_map is None else self.name_map.to_hf(name, has_head=False)
 

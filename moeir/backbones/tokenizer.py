@@ -20,9 +20,10 @@ from moeir.backbones.packed_pairs import PairTemplate
 from moeir.backbones.packed_tokens import SpecialTokens
 from moeir.errors import ArtifactError, MoeirError
 
+ADDED_TOKENS = "added_tokens.json"
 TOKENIZER_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
-    *("vocab.txt", "vocab.json", "merges.txt", "added_tokens.json"),
+    *("vocab.txt", "vocab.json", "merges.txt", ADDED_TOKENS),
 )
 CHAT_TEMPLATE = "chat_template.jinja"  # kept beside them; the tokens of a text do not depend on it
 TEMPLATE_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -304,11 +305,12 @@ def _read_config_files(folder: Path) -> dict[str, Any]:
 
 def _find_space_symbol(tokenizer: Tokenizer, folder: Path) -> str:
     """The symbol for a space before a word: Ġ (byte level), ▁ (SentencePiece) or nothing (WordPiece)."""
-    if tokenizer.pre_tokenizer is None:
-        return ""
+    text = "b a"
     with refuse_failures(folder, "split a text"):
-        words = tokenizer.pre_tokenizer.pre_tokenize_str("a a")
-    return str(words[-1][0]).removesuffix("a") if words else ""
+        if tokenizer.normalizer is not None:  # which may write the symbol, too
+            text = tokenizer.normalizer.normalize_str(text)
+        words = [(text, None)] if tokenizer.pre_tokenizer is None else tokenizer.pre_tokenizer.pre_tokenize_str(text)
+    return str(words[-1][0]).removesuffix("a").rpartition("b")[2].strip() if words else ""
 
 
 def _split_special_tokens(tokenizer: Tokenizer) -> None:
@@ -324,7 +326,11 @@ def _read_tokenizer_files(folder: Path) -> Tokenizer:
     """Read tokenizer.json, or BERT's WordPiece from vocab.txt."""
     if (folder / "tokenizer.json").exists():
         return Tokenizer.from_file(str(folder / "tokenizer.json"))
-    if (folder / "vocab.txt").exists():
-        return BertWordPieceTokenizer(str(folder / "vocab.txt"))._tokenizer
     advice = f"transformers writes it from other files: AutoTokenizer.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
+    if (folder / "vocab.txt").exists():
+        tokenizer: Tokenizer = BertWordPieceTokenizer(str(folder / "vocab.txt"))._tokenizer
+        added = read_json_object(folder / ADDED_TOKENS) if (folder / ADDED_TOKENS).exists() else {}
+        if token := next((token for token, number in added.items() if tokenizer.token_to_id(token) != number), None):
+            raise ArtifactError(f"{folder / ADDED_TOKENS}: adds {token!r} to vocab.txt, expected a tokenizer.json with both; {advice}")
+        return tokenizer
     raise ArtifactError(f"{folder}: no tokenizer.json or vocab.txt, expected the tokenizer of the weights; {advice}")

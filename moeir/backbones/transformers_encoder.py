@@ -337,7 +337,7 @@ class TransformersEncoder(Encoder):
             return self.embeddings.run_whole(tokens)
         return run_layers(self.layers, self.embed(tokens), tokens)
 
-    def find_path(self, name: str) -> str:
+    def find_hf_name(self, name: str) -> str:
         if (path := name.removeprefix("embeddings.model.")) != name:  # its name in a file may be that in a head which is tied to it
             return path
         assert self.file_names is not None

@@ -159,7 +159,7 @@ def check_run(file: FileFindings) -> None:
             file.add(where, "duplicate", f"document {document!r} occurs twice in the list of {query!r}")
             continue
         listed.add(key)
-        rank_above, score_above = last_hits.get(query, (0, float("inf")))
+        rank_above, score_above = last_hits.get(query, (-1, float("inf")))  # ranks from 0, as Terrier writes them, or from 1
         if rank <= rank_above or score > score_above:
             hits = f"rank {rank}, score {runs.format_score(score)} under rank {rank_above}, score {runs.format_score(score_above)}"
             file.add(where, "rank-order", f"query {query!r}: {hits}")

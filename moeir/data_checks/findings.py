@@ -18,7 +18,7 @@ FAULT_KINDS = {  # and what to do
     "control-character": "remove it",
     "mojibake": "the text was decoded with another encoding than its own, as Windows-1252 for UTF-8; decode it again",
     "duplicate": "keep one of them",
-    "empty-text": "give it a text or delete it, or keep it with --keep-empty",
+    "empty-text": "give it a text or delete it; --keep-empty keeps a document",
     "duplicate-text": "one of them may be judged and the other not, which distorts evaluation",
     "query-in-corpus": "leave the document out when its query is evaluated, or --allow query-in-corpus",
     "grades-disagree": "decide which is right",

@@ -1,8 +1,9 @@
 """The interface of a format, and the context of a conversion: texts to look up, and whether information may be dropped."""
 
 import hashlib
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -104,9 +105,13 @@ class Format(ABC):
         raise UsageError(f"--to {conversion.target}: is read only; examples by id become examples or tevatron-ids")
 
 
-def unread_fields(record: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any] | None:
-    """The fields of a record that are not in `known` and not empty."""
+def unread_fields(record: Mapping[str, Any], known: Iterable[str], synonyms: Iterable[Sequence[str]] = ()) -> dict[str, Any] | None:
+    """The fields of a record that are not in `known` and not empty. Of `synonyms` the first that it has is read, and others if they say the
+    same."""
     known_names = set(known)
+    for names in synonyms:
+        read, *others = [name for name in names if name in record] or [""]
+        known_names -= {other for other in others if str(record[other]) != str(record[read])}
     return {name: value for name, value in record.items() if name not in known_names and value not in EMPTY} or None
 
 
@@ -125,11 +130,11 @@ def flatten_title(passage: Text, where: str, conversion: Conversion) -> str:
     return title_and_text(passage)
 
 
-def collapse_whitespace(text: str, where: str, conversion: Conversion) -> str:
+def replace_line_breaks(text: str, where: str, conversion: Conversion) -> str:
     """A text for a tab-separated column: tabs and line breaks within it become spaces."""
     if any(character in text for character in "\t\n\r"):
         conversion.drop_or_refuse(where, "a tab or a line break within a text")
-        return " ".join(text.split())
+        return re.sub(r"[\t\n\r]+", " ", text)
     return text
 
 

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 from moeir import data_sources
 from moeir.errors import ArtifactError, DataError
-from moeir.formats.base import ANSWERS, IDS, PROVENANCE, URL, Conversion, Format, collapse_whitespace, has_digest_id, unread_fields
+from moeir.formats.base import ANSWERS, IDS, PROVENANCE, URL, Conversion, Format, has_digest_id, replace_line_breaks, unread_fields
 from moeir.records import examples, lines, texts
 from moeir.records.examples import Example, group_by_query
 from moeir.records.texts import Text
@@ -104,7 +104,7 @@ class _NumberedTexts:
             where = f"text {text.id!r}"
             loses_id = text.id != str(number) and not has_digest_id(text)
             self._conversion.drop_nonempty(where, {URL: text.url, ANSWERS: text.answers, IDS: loses_id})
-            words = [collapse_whitespace(part, where, self._conversion) for part in (text.text, *([text.title] if text.title else []))]
+            words = [replace_line_breaks(part, where, self._conversion) for part in (text.text, *([text.title] if text.title else []))]
             self._output.write("\t".join([str(number), *words]) + "\n")
         return self._numbers[text.id]
 

@@ -24,10 +24,10 @@ class Examples(Format):
         for where, record, example in examples.read_examples_with_records(path):
             has_query_text = "positive_passages" in record or conversion.queries is not None
             known = (*IDS_AND_PASSAGES, *OWN_FIELDS, *(("query", "query_text", "answers") if has_query_text else ()))
-            conversion.drop_fields(where, unread_fields(record, known))
+            conversion.drop_fields(where, unread_fields(record, known, [("query", "query_text")]))
             known = (*texts.KNOWN_FIELDS, *["score"] * bool(example.positive_scores))
             for passage in chain.from_iterable(record.get(f"{side}_passages") or () for side in ("positive", "negative")):
-                conversion.drop_fields(where, unread_fields(passage, known))
+                conversion.drop_fields(where, unread_fields(passage, known, texts.SYNONYMS))
             yield example
 
     def to_record(self, item: Example, conversion: Conversion) -> dict[str, Any]:
@@ -53,8 +53,9 @@ class TevatronIds(Examples, Format):
     def to_record(self, item: Example, conversion: Conversion) -> dict[str, Any]:
         where = f"query {item.query_id!r}"
         query = item.query or conversion.look_up_text("queries", item.query_id, where)
-        if any(passage.id not in (conversion.corpus or {}) for passage in item.passages):
-            conversion.drop_or_refuse(where, "the text of passages (name the corpus that has them with --corpus)")
+        corpus = conversion.corpus or {}
+        if any(passage.id not in corpus or corpus[passage.id].content != passage.content for passage in item.passages):
+            conversion.drop_or_refuse(where, "the text of passages (name the corpus that has them, as they are here, with --corpus)")
         ids = {"positive_document_ids": list(item.positive_ids), "negative_document_ids": list(item.negative_ids)}
         record = {"query_id": item.query_id, "query_text": title_and_text(query), **ids}
         return record | examples.teacher_fields(item) | ({"answers": list(query.answers)} if query.answers else {})

@@ -19,6 +19,7 @@ NEGATIVE_COLUMNS = ("negative", "neg", "negative_1")
 _NEGATIVE = re.compile("neg|negative(_[0-9]+)?")
 LABEL_COLUMNS = ("label", "score")
 LABELLED_COLUMNS = (*POSITIVE_COLUMNS, "document", "response", "text")
+LABELLED = (ANCHOR_COLUMNS, LABELLED_COLUMNS, LABEL_COLUMNS)
 DELIMITERS = {".tsv": "\t", ".csv": ","}
 _LABELS = {"1": True, "1.0": True, "True": True, "0": False, "0.0": False, "False": False}
 
@@ -39,7 +40,7 @@ class Pairs(Format):
                 row = [parse_text_column(record, names, where) for names in columns]
                 query, *passages = (known_texts.setdefault(text.id, text) for text in row)
                 positive, *negatives = (passage.id for passage in passages)
-                conversion.drop_fields(where, base.unread_fields(record, chain(*columns)))
+                conversion.drop_fields(where, base.unread_fields(record, chain(*columns), columns))
                 yield where, Example(query.id, (positive,), tuple(negatives), query=query, passages=tuple(passages))
 
         return group_by_query(rows(), conversion.drop_or_refuse)
@@ -77,7 +78,7 @@ class Labelled(Format):
         queries = dict[Text, dict[Text, bool]]()
         for where, record in read_table(path):
             query, passage = (parse_text_column(record, names, where) for names in (ANCHOR_COLUMNS, LABELLED_COLUMNS))
-            conversion.drop_fields(where, base.unread_fields(record, (*ANCHOR_COLUMNS, *LABELLED_COLUMNS, *LABEL_COLUMNS)))
+            conversion.drop_fields(where, base.unread_fields(record, chain(*LABELLED), LABELLED))
             value = record.get("label", record.get("score"))
             if (label := _LABELS.get(str(value))) is None:
                 expected = "1 is a positive, 0 a negative; a similarity is neither: choose a threshold, or write it as a teacher's score"

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from moeir import data_sources
 from moeir.errors import ArtifactError, DataError
 from moeir.formats import base
-from moeir.formats.base import Conversion, Format, collapse_whitespace, flatten_title, unread_fields
+from moeir.formats.base import Conversion, Format, flatten_title, replace_line_breaks, unread_fields
 from moeir.records import lines, texts
 from moeir.records.texts import Text
 
@@ -30,7 +30,11 @@ class JsonlTexts(TextFormat, Format):
 
     def to_record(self, item: Text, conversion: Conversion) -> dict[str, Any]:
         record = texts.to_record(item)
-        return {self.id_field: record.pop("_id"), **record, **(item.extra or {})}
+        extra = {
+            name: value for name, value in (item.extra or {}).items() if name not in texts.KNOWN_FIELDS
+        }  # else read in another's place
+        conversion.drop_fields(f"text {item.id!r}", {name: True for name in item.extra or () if name not in extra})
+        return {self.id_field: record.pop("_id"), **record, **extra}
 
 
 class TevatronTexts(JsonlTexts, Format):
@@ -50,13 +54,13 @@ def _to_row(text: Text, conversion: Conversion) -> tuple[str, str]:
     where = f"text {text.id!r}"
     conversion.drop_nonempty(where, {base.ANSWERS: text.answers})
     conversion.drop_fields(where, text.extra)
-    return text.id, collapse_whitespace(flatten_title(text, where, conversion), where, conversion)
+    return text.id, replace_line_breaks(flatten_title(text, where, conversion), where, conversion)
 
 
 def read_unique_texts(source: Path | str) -> Iterator[Text]:
     """Texts of any form with unique ids, and with the fields that are not read."""
     for _, record, text in texts.read_texts_with_records(source):
-        extra = unread_fields(record, texts.KNOWN_FIELDS)
+        extra = unread_fields(record, texts.KNOWN_FIELDS, texts.SYNONYMS)
         yield text if extra is None else replace(text, extra=extra)
 
 

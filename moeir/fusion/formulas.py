@@ -14,8 +14,8 @@ import numpy as np
 from moeir.errors import UsageError
 from moeir.fusion import FUSED, score_lists
 from moeir.fusion.score_lists import Hits, RankedLists, ScoreLists
-from moeir.records.ids import merge_vocabularies
-from moeir.records.runs import Run, sort_lists, truncate_lists
+from moeir.records.ids import merge_ids
+from moeir.records.runs import Run, mask_within_depth, sort_lists
 from moeir.records.trec_columns import release_memory
 
 FusionFormula: TypeAlias = Callable[..., Hits]
@@ -208,7 +208,7 @@ def fuse_runs(runs: Sequence[Run], merge: FusionFormula, depth: int | None = Non
         keys, totals = _check_fused(merge(lists), size * len(document_ids))
         bounds = np.searchsorted(keys, np.arange(size + 1) * len(document_ids))
         best, values = sort_lists(bounds, keys - np.repeat(np.arange(size) * len(document_ids), np.diff(bounds)), totals)
-        within_depth, top_starts = truncate_lists(bounds, limit)
+        within_depth, top_starts = mask_within_depth(bounds, limit)
         rows = slice(starts[-1], starts[-1] + int(top_starts[-1]))
         documents[rows], scores[rows] = best[within_depth], values[within_depth]
         starts.extend((starts[-1] + top_starts[1:]).tolist())
@@ -229,7 +229,7 @@ def _check_fused(fused: Any, limit: int) -> tuple[np.ndarray, np.ndarray]:
 
 def align_runs(runs: Sequence[Run], queries: Sequence[str]) -> tuple[Sequence[str], Iterator[list[ScoreLists]]]:
     """All document ids, and blocks of the queries' lists: one `ScoreLists` per run, at most _HITS_PER_BLOCK hits per block."""
-    document_ids, translations = merge_vocabularies([run.document_ids for run in runs])
+    document_ids, translations = merge_ids([run.document_ids for run in runs])
     release_memory(len(document_ids))
     longest = max((int(np.diff(run.starts).max()) for run in runs if len(run)), default=1)
     block_size = max(1, _HITS_PER_BLOCK // max(longest * len(runs), 1))

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from moeir.records.runs import Run, truncate_lists
+from moeir.records.runs import Run, least_depth, mask_within_depth
 
 Hits: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float32]]  # one query's documents and scores, best first
 Float64s: TypeAlias = NDArray[np.float64]
@@ -25,18 +25,18 @@ class ScoreLists:
     """The ranked lists of one run for Q queries, concatenated: starts [Q+1], documents and scores [n].
 
     The same document has another number for each query, i · width + its code for query i. `queries` holds the query ids, if there are any.
-    `depth` is K, the depth that the lists were searched to: a list with fewer hits is whole.
+    `depth` is K, the depth that the lists, or each list [Q], were searched to: a list with fewer hits is whole.
     """
 
     documents: NDArray[np.int64]
     scores: Float64s
     starts: NDArray[np.int64]
     width: int
-    depth: int
+    depth: int | NDArray[np.int64]
     queries: Sequence[str] = ()
 
     @classmethod
-    def from_hits(cls, hits: "Hits | ScoreLists", depth: int | None = None) -> "ScoreLists":
+    def from_hits(cls, hits: "Hits | ScoreLists", depth: int | NDArray[np.int64] | None = None) -> "ScoreLists":
         """Score lists of one query's hits, searched to `depth`, else to their number; `ScoreLists` are returned unchanged."""
         if isinstance(hits, ScoreLists):
             return hits
@@ -54,7 +54,10 @@ class ScoreLists:
         rows = slice(bounds[0][0], bounds[-1][1]) if contiguous and bounds else np.concatenate([np.arange(*each) for each in bounds])
         documents = np.repeat(np.arange(len(queries)) * width, np.diff(starts))
         documents += codes[run.documents[rows]]
-        return cls(documents, run.scores[rows].astype(np.float64), starts, width, run.list_depth, queries)
+        depth = run.list_depth
+        if not isinstance(depth, int):
+            depth = np.array([1 if row is None else depth[row] for row in query_rows])
+        return cls(documents, run.scores[rows].astype(np.float64), starts, width, depth, queries)
 
     @property
     def sizes(self) -> NDArray[np.int64]:
@@ -98,9 +101,9 @@ class ScoreLists:
 
     def top(self, depth: int) -> "ScoreLists":
         """The first `depth` hits of every list."""
-        within_depth, starts = truncate_lists(self.starts, depth)
-        depth = min(depth, self.depth)
-        return ScoreLists(self.documents[within_depth], self.scores[within_depth], starts, self.width, depth, self.queries)
+        within_depth, starts = mask_within_depth(self.starts, depth)
+        columns = self.documents[within_depth], self.scores[within_depth]
+        return ScoreLists(*columns, starts, self.width, least_depth(depth, self.depth), self.queries)
 
     def _scores_at(self, rows: NDArray[np.int64]) -> Float64s:
         ends = np.zeros(len(rows))
@@ -180,7 +183,7 @@ def _divide_by_spread(values: Float64s, one: ScoreLists, spread: Float64s) -> Fl
 
 def missing_reciprocal_ranks(one: ScoreLists) -> Float64s:
     """1 / K for a missing document [Q], K the depth of the search; 0 for an empty list."""
-    return np.where(one.sizes > 0, 1.0 / max(one.depth, 1), 0.0)
+    return np.where(one.sizes > 0, 1.0 / np.maximum(one.depth, 1), 0.0)
 
 
 def zero_for_missing(one: ScoreLists) -> Float64s:

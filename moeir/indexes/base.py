@@ -15,7 +15,7 @@ from moeir.errors import ArtifactError, UsageError
 from moeir.records import runs
 
 SETTINGS_FILE = "engine.json"
-NOT_ITS_FAULT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES, errno.EIO)  # errors that say nothing about an index
+SYSTEM_ERRNOS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES, errno.EIO)  # errors that say nothing about an index
 NO_ROW = -1
 INDEX_AGAIN = "run moeir index again with --force"
 
@@ -143,7 +143,7 @@ class Index(SearchableIndex):
             index = cls(id_ranks, device, **settings["options"])
             index._document_count = index._load(ArrayFolder(folder, INDEX_AGAIN), folder, settings)
         except (KeyError, TypeError, ValueError, OSError) as error:
-            if isinstance(error, OSError) and error.errno in NOT_ITS_FAULT:
+            if isinstance(error, OSError) and error.errno in SYSTEM_ERRNOS:
                 raise
             raise ArtifactError(f"{folder}: damaged {name} index: {error}; run `moeir index` again") from error
         if len(index) != settings["documents"]:

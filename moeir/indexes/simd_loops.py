@@ -75,9 +75,7 @@ def exact_pair_dots(float16_bits: Any, queries: Any, query: Any, rows: Any, scor
 
 
 @njit_cached(nogil=True)
-def exact_maxsim_pairs(
-    float16_bits: Any, starts: Any, tokens: Any, bounds: Any, query: Any, rows: Any, scores: Any
-) -> None:
+def exact_maxsim_pairs(float16_bits: Any, starts: Any, tokens: Any, bounds: Any, query: Any, rows: Any, scores: Any) -> None:
     """Exact MaxSim Σ_i max_j of chosen pairs, −∞ without tokens: bits [T, D], starts [N + 1], query [P], rows [P] -> scores float64 [P].
 
     The tokens of the queries are float32 [Q, L, D]. `bounds` [Q, L]: how far below a token's largest

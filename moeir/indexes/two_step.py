@@ -118,7 +118,7 @@ def _is_above(scores: torch.Tensor, cuts: torch.Tensor) -> np.ndarray:
 
 GROUP = 64  # scores of neighbouring documents, of which the largest is looked at first
 UNIT_ROUNDOFF = 2.0**-24
-BF16_ROUNDOFF = 2.0**-9  # of bfloat16
+BF16_ROUNDOFF = 2.0**-8  # of bfloat16, whose significand has 8 bits
 BF16_SCORE_LIMIT = 2.0**100  # larger scores are scanned in float32
 BYTES_PER_ELEMENT = 16  # of CUDA memory for each of `elements_at_once`: a score, its factors and its copies
 UNDERFLOW = 2.0**-100  # upper bound of what underflow can cost one float32 score of 2^25 products

@@ -23,7 +23,7 @@ from moeir.backbones.encoder import Encoder
 from moeir.backbones.layers import FrozenEmbedding, FrozenLinear, Layer, TopKFeedForward, is_plain_linear
 from moeir.backbones.packed_tokens import PackedTokens
 from moeir.errors import UsageError
-from moeir.mixtures.feedforward import RoutedFeedForward, check_unrouted, has_learned_router
+from moeir.mixtures.feedforward import RoutedFeedForward, check_has_no_experts, has_learned_router
 from moeir.mixtures.router import LEARNED_ROUTINGS, ExpertRouter, make_gate
 
 GROUPS = ("all", "attention", "feedforward")
@@ -180,7 +180,7 @@ def insert_adapters(
         for part in (encoder.embeddings, encoder.layers, encoder.vocabulary_words):
             part.requires_grad_(False)
     frozen = {name: weight for name, weight in encoder.named_parameters() if not weight.requires_grad}
-    paths = {id(weight): encoder.find_path(name).removesuffix(".weight") for name, weight in frozen.items()}
+    paths = {id(weight): encoder.find_hf_name(name).removesuffix(".weight") for name, weight in frozen.items()}
     roots: list[nn.Module] = []
     for number in range(len(encoder.layers)) if layers is None else layers:
         layer = encoder.layers[number]
@@ -216,7 +216,7 @@ def insert_experts(
     """
     adapters.check()
     check_expert_count(experts)
-    check_unrouted(encoder.layers, layers)
+    check_has_no_experts(encoder.layers, layers)
     is_learned = routing in LEARNED_ROUTINGS
     gate = make_gate(encoder.layers[layers[0]].hidden, experts) if one_gate and is_learned else None
     options |= {"routing": routing, "gate": gate}

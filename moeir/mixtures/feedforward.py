@@ -105,7 +105,7 @@ def select_expert_layers(depth: int, *, every: int, layers: Sequence[str] = ()) 
     return numbers
 
 
-def check_unrouted(layers: nn.ModuleList, numbers: Sequence[int]) -> None:
+def check_has_no_experts(layers: nn.ModuleList, numbers: Sequence[int]) -> None:
     """UsageError for a layer that was trained with experts."""
     plain = [number for number, layer in enumerate(layers, 1) if not has_learned_router(layer.feedforward)]
     if taken := [number + 1 for number in numbers if number + 1 not in plain]:

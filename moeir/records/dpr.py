@@ -8,7 +8,7 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from moeir.errors import DataError
@@ -92,7 +92,7 @@ def example_record(entry: dict[str, Any], position: int, where: str) -> dict[str
     """An entry as an example record with its texts and its other fields; None if it has no positive.
 
     Negatives are the hard ones, or the others if there are none. A context without an id, or with the id of another text of the entry,
-    gets a digest of its title and text as id. Duplicates count once, and a positive is never a negative.
+    gets a digest of its title and text as id. Duplicates count once, and what has the id or the text of a positive is no negative.
     """
     if "positive_ctxs" not in entry:
         return entry
@@ -102,10 +102,11 @@ def example_record(entry: dict[str, Any], position: int, where: str) -> dict[str
     positives = _read_passages(entry, "positive_ctxs", passages, frozenset(), where)
     if not positives:
         return None
-    positive_ids, read_fields = frozenset(passages), {"question", "positive_ctxs", "hard_negative_ctxs", *QUESTION_ID_FIELDS}
-    negatives = _read_passages(entry, "hard_negative_ctxs", passages, positive_ids, where)
+    excluded = frozenset(passages) | set(map(_digest, positives))
+    read_fields = {"question", "positive_ctxs", "hard_negative_ctxs", *QUESTION_ID_FIELDS}
+    negatives = _read_passages(entry, "hard_negative_ctxs", passages, excluded, where)
     if not negatives:  # or all are positives
-        negatives = _read_passages(entry, "negative_ctxs", passages, positive_ids, where)
+        negatives = _read_passages(entry, "negative_ctxs", passages, excluded, where)
         read_fields.add("negative_ctxs")
     record = {name: value for name, value in entry.items() if name not in read_fields}
     sides = {"positive_passages": positives, "negative_passages": negatives}
@@ -131,6 +132,10 @@ def _read_block(numbered: NumberedLines, minimum: int) -> str:
     return "".join(parts)
 
 
+def _digest(passage: Mapping[str, Any]) -> str:
+    return hashlib.sha256(f"{passage['title']}\n{passage['text']}".encode()).hexdigest()[:16]
+
+
 def _question_id(entry: dict[str, Any], position: int) -> Any:
     return next((entry[field] for field in QUESTION_ID_FIELDS if entry.get(field) is not None), position)
 
@@ -138,6 +143,7 @@ def _question_id(entry: dict[str, Any], position: int) -> Any:
 def _read_passages(
     entry: dict[str, Any], field: str, by_id: dict[str, dict[str, Any]], excluded: frozenset[str], where: str
 ) -> list[dict[str, Any]]:
+    """The passages of a field of an entry, without those whose id or digest is `excluded`; all of the entry so far are in `by_id`."""
     contexts = entry.get(field)
     if not isinstance(contexts, list | None):
         raise DataError(f"{where}: {field} is not a list")
@@ -147,12 +153,12 @@ def _read_passages(
             raise DataError(f"{where}: {field}: expected contexts with a text and a title, both strings")
         passage = {name: value for name, value in context.items() if name not in (*CONTEXT_ID_FIELDS, *_CONTEXT_SCORES)}
         passage["title"] = context.get("title") or ""
-        digest = hashlib.sha256(f"{passage['title']}\n{passage['text']}".encode()).hexdigest()[:16]
+        digest = _digest(passage)
         context_id = next((context[key] for key in CONTEXT_ID_FIELDS if context.get(key) not in (None, "")), digest)
         if isinstance(context_id, bool) or not isinstance(context_id, str | int):
             raise DataError(f"{where}: {field}: id of a context is not a string: {context_id!r}")
         passage["docid"] = str(context_id)
-        if passage["docid"] in excluded:
+        if passage["docid"] in excluded or digest in excluded:
             continue
         if any(by_id.get(passage["docid"], passage)[name] != passage[name] for name in ("title", "text")):
             passage["docid"] = digest

@@ -87,6 +87,8 @@ def merge_examples(files: Sequence[Iterable[Example]], paths: Sequence[Path | st
     merged = list(group_by_query(rows, lambda _, what: losses.update([what])))
     if dropped := losses[POSITIVE_ELSEWHERE]:
         log.warning("%s: %s negatives are left out, which another file calls positives of their query", paths[0], f"{dropped:,}")
+    for what in losses.keys() - {POSITIVE_ELSEWHERE, LOST_PROVENANCE}:
+        log.warning("%s: left out for %s queries, as the files are merged: %s", paths[0], f"{losses[what]:,}", what)
     return merged
 
 

@@ -124,10 +124,10 @@ class Ids(IdColumn):
         return np.where(self.byte_strings[rows] == targets, rows, -1)
 
 
-def merge_vocabularies(lists: Sequence[Sequence[str]]) -> tuple[Sequence[str], list[NDArray[np.int32]]]:
+def merge_ids(lists: Sequence[Sequence[str]]) -> tuple[Sequence[str], list[NDArray[np.int32]]]:
     """The union of ascending id lists, ascending, and for each list the indexes of its ids in the union.
 
-    >>> names, indexes = merge_vocabularies([["a", "c"], ["b", "c"]])
+    >>> names, indexes = merge_ids([["a", "c"], ["b", "c"]])
     >>> list(names), [own.tolist() for own in indexes]
     (['a', 'b', 'c'], [[0, 2], [1, 2]])
     """

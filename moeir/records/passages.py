@@ -86,10 +86,13 @@ def find_passage_of(ids: Collection[str], documents: Collection[str]) -> str | N
 
 def collapse_run(run: Run, where: str = "run") -> Run:
     """A run of passages as one of their documents, each with the score of its best passage: MaxP of Dai and Callan 2019. A run of documents
-    alone, without '#' in its ids, stays as it is."""
+    alone, without '#' in its ids, stays as it is.
+
+    A list that had K passages may lack documents, however few it has now: its depth is their number; that of others is one more."""
     if not any("#" in name for name in run.document_ids):
         return run
     ids, codes = collapse_ids(Ids.from_strings(run.document_ids).byte_strings, where)
     owners, documents = np.repeat(np.arange(len(run)), np.diff(run.starts)), codes[run.documents]
     _, first = np.unique(owners * np.int64(len(ids)) + documents, return_index=True)
-    return Run.from_columns(run.queries, owners[first], ids, documents[first], run.scores[first], run.tag)
+    depth = np.bincount(owners[first], minlength=len(run)) + (np.diff(run.starts) < run.list_depth)
+    return Run.from_columns(run.queries, owners[first], ids, documents[first], run.scores[first], run.tag, depth=depth)

@@ -78,7 +78,7 @@ class Run:
     """Ranked lists of Q queries: the list of query i is rows starts[i] to starts[i + 1], best first.
 
     starts [Q+1], documents [n] = indexes into `document_ids`, scores [n]; document ids ascend by bytes. `depth` is K, what the lists
-    were searched to, if that is known.
+    were searched to, or [Q] what each was, if that is known.
     """
 
     queries: list[str]
@@ -87,7 +87,7 @@ class Run:
     scores: Scores
     document_ids: Sequence[str]
     tag: str = "moeir"
-    depth: int | None = None
+    depth: int | Integers | None = None
 
     def __repr__(self) -> str:
         return f"Run({self.tag}: {len(self.queries):,} queries, {len(self.scores):,} hits)"
@@ -117,7 +117,7 @@ class Run:
         scores: ArrayLike,
         tag: str = "moeir",
         *,
-        depth: int | None = None,
+        depth: int | Integers | None = None,
         where: str = "",
     ) -> "Run":
         """A run from one row per hit, in any order; `where`, such as `run.trec: `, starts the message of an error.
@@ -150,9 +150,14 @@ class Run:
         return {query: row for row, query in enumerate(self.queries)}
 
     @property
-    def list_depth(self) -> int:
-        """K, the depth of the search: `depth`, or the length of the longest list where that is not known."""
-        return int(np.diff(self.starts).max(initial=0)) if self.depth is None else self.depth
+    def list_depth(self) -> int | Integers:
+        """K, the depth of the search, of all or of each [Q]: `depth`, or the length of the longest list where that is not known."""
+        return self.longest_list if self.depth is None else self.depth
+
+    @property
+    def longest_list(self) -> int:
+        """The number of hits of the longest list."""
+        return int(np.diff(self.starts).max(initial=0))
 
     def __len__(self) -> int:
         return len(self.queries)
@@ -179,13 +184,14 @@ class Run:
         """The lists of consecutive queries from index `first` on, under these names; views, not copies."""
         starts = self.starts[first : first + len(names) + 1]
         rows = slice(int(starts[0]), int(starts[-1]))
-        return Run(list(names), starts - starts[0], self.documents[rows], self.scores[rows], self.document_ids, self.tag, self.depth)
+        depth = self.depth[first : first + len(names)] if isinstance(self.depth, np.ndarray) else self.depth
+        return Run(list(names), starts - starts[0], self.documents[rows], self.scores[rows], self.document_ids, self.tag, depth)
 
     def top(self, depth: int) -> "Run":
         """The first `depth` hits of every query."""
-        within_depth, starts = truncate_lists(self.starts, depth)
+        within_depth, starts = mask_within_depth(self.starts, depth)
         columns = self.documents[within_depth], self.scores[within_depth], self.document_ids, self.tag
-        return Run(self.queries, starts, *columns, min(depth, self.list_depth))
+        return Run(self.queries, starts, *columns, least_depth(depth, self.list_depth))
 
 
 def read_run(path: Path | str) -> Run:
@@ -252,10 +258,15 @@ def parse_hit(line: str, where: str) -> tuple[str, str, int, float, str]:
     return query, document, int(rank), score, tag
 
 
-def truncate_lists(starts: Integers, depth: int) -> tuple[NDArray[np.bool_], Integers]:
+def least_depth(depth: int, searched: int | Integers) -> int | Integers:
+    """The depth of lists, or of each list [Q], that were searched to another one and cut."""
+    return min(depth, searched) if isinstance(searched, int) else np.minimum(depth, searched)
+
+
+def mask_within_depth(starts: Integers, depth: int) -> tuple[NDArray[np.bool_], Integers]:
     """Whether each hit is among the first `depth` of its list [n], and the starts of the shortened lists [Q+1]; starts [Q+1].
 
-    >>> [array.tolist() for array in truncate_lists(np.array([0, 3, 4]), 2)]
+    >>> [array.tolist() for array in mask_within_depth(np.array([0, 3, 4]), 2)]
     [[True, True, False, True], [0, 2, 3]]
     """
     sizes = np.diff(starts)

@@ -21,6 +21,7 @@ Item = TypeVar("Item")
 Contents: TypeAlias = Iterator[tuple[str, Any]]
 ID_FIELDS = ("_id", "id", "docid", "query_id", "qid", "doc_id", "pid")
 TEXT_FIELDS = ("text", "contents", "content", "query", "question", "query_text", "document_text", "passage", "body")
+SYNONYMS = (ID_FIELDS, TEXT_FIELDS)  # of each the first that a record has is read
 KNOWN_FIELDS = (*ID_FIELDS, *TEXT_FIELDS, "title", "url", "answers")
 DOCUMENT_FIELDS = ("url", "title", "text")  # of a document, in reading order
 _OTHER_COLUMNS = {"title", "url", "document", "abstract", "sentence", "answer", "answers", "topic", "number", "description", "narrative"}
@@ -54,15 +55,16 @@ class Text:
         return FIELD_SEPARATOR.join(getattr(self, part).replace(FIELD_SEPARATOR, " ").strip() for part in DOCUMENT_FIELDS)
 
 
-def read_texts(source: Path | str, *, keep_empty: bool = False, plain_lines: bool = False) -> Iterator[Text]:
+def read_texts(source: Path | str, *, keep_empty: bool | None = None, plain_lines: bool = False) -> Iterator[Text]:
     """Read the texts of a file, a pipe, `hf:NAME[/CONFIG][@SPLIT]`, `hf:FOLDER`, or `irds:NAME#docs|#queries`, one at a time.
 
     `TEXTS#QRELS`, as in `queries.jsonl#qrels/test.tsv`, are the texts of a source that are judged in another. With `plain_lines`, a file
-    whose first line is neither JSON nor has a tab holds a text per line, with the ids 1, 2, …
+    whose first line is neither JSON nor has a tab holds a text per line, with the ids 1, 2, … An empty text is a DataError but with
+    `keep_empty`, which is None where no flag of a command keeps it.
     """
     for where, _, text in read_texts_with_records(source, plain_lines=plain_lines):
         if not text.content and not keep_empty:
-            advice = "--keep-empty keeps such texts, moeir check lists them"
+            advice = "moeir check lists such texts" if keep_empty is None else "--keep-empty keeps such texts, moeir check lists them"
             raise DataError(f"{where}: the text of {text.id!r} is empty; {advice}")
         yield text
 
@@ -84,7 +86,7 @@ def _parse_unique(records: Iterable[tuple[str, Any]], name: str) -> Iterator[tup
         raise DataError(f"{name}: holds no text")
 
 
-def read_texts_by_id(source: Path | str, *, keep_empty: bool = False) -> dict[str, Text]:
+def read_texts_by_id(source: Path | str, *, keep_empty: bool | None = None) -> dict[str, Text]:
     """Read all texts of a source, by id."""
     return {text.id: text for text in read_texts(source, keep_empty=keep_empty)}
 
@@ -284,7 +286,7 @@ def _read_irds(source: str) -> Iterator[tuple[str, Any]]:
         yield where, record
 
 
-def count_texts(path: Path | str, *, keep_empty: bool = False) -> int:
+def count_texts(path: Path | str, *, keep_empty: bool | None = None) -> int:
     """The number of texts in a file, which is read for it."""
     return sum(1 for _ in read_texts(path, keep_empty=keep_empty))
 

@@ -62,7 +62,8 @@ def score_candidates(
         scores = score_pairs(checkpoint, pairs, dtype=config.dtype, max_tokens=config.max_tokens, journal=journal, advance=advance)
     for pair in np.flatnonzero(~np.isfinite(scores))[:1].tolist():
         pair_name = f"query {candidates.run.queries[query[pair]]!r} and document {candidates.run.document_ids[document[pair]]!r}"
-        raise DataError(f"{model}: its score of {pair_name} is not a finite number; check the weights, or try --dtype float32")
+        name = model if isinstance(model, Path) else "the reranker"  # a server tells no path
+        raise DataError(f"{name}: its score of {pair_name} is not a finite number; check the weights, or try --dtype float32")
     if checkpoint is not model:
         checkpoint.log_truncation()
     return scores, counts

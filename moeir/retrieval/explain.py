@@ -8,6 +8,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -117,11 +118,12 @@ class Explainer:
         return dict(zip(self._experts, parts, strict=True))
 
     def _expert_scores(self, expert: str, name: str, query: Any, rows: np.ndarray) -> np.ndarray:
-        """Scores from an expert's list; for documents that it lacks, the scores of its engine."""
+        """Scores from an expert's list; for documents that it lacks, the scores of its engine, NaN where it scores no chosen documents."""
         listed = dict(self._runs[expert].hits(name))
         scores = np.array([listed.get(self._searcher.ids[row], np.nan) for row in rows.tolist()], dtype=np.float64)
         missing = np.isnan(scores)
-        scores[missing] = self._searcher.engines[expert].score_pairs(query, np.zeros(int(missing.sum()), dtype=np.int64), rows[missing])
+        with suppress(UsageError):  # `_evidence_or_warning` says so
+            scores[missing] = self._searcher.engines[expert].score_pairs(query, np.zeros(int(missing.sum()), dtype=np.int64), rows[missing])
         return scores
 
     def _expert_lists(self, name: str) -> list[ScoreLists]:

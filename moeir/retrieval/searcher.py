@@ -282,10 +282,11 @@ def open_index(
 
         target = select_device(device)
     ids = [IdColumn.read(one / "ids.txt") for one in paths]
-    parts = [_open_engines(one, facts["experts"], own, target) for one, facts, own in zip(paths, counts, ids, strict=True)]
+    ranks = list(map(id_ranks, ids))
+    parts = [_open_engines(one, facts["experts"], own, target) for one, facts, own in zip(paths, counts, ranks, strict=True)]
     all_ids = IdColumn.concatenate(ids)
-    order = id_ranks(all_ids)
-    _check_disjoint(paths, ids, all_ids.byte_strings, order)
+    order = ranks[0] if len(paths) == 1 else id_ranks(all_ids)
+    _check_disjoint(paths, ids, all_ids, order)
     engines: dict[str, SearchableIndex] = dict(parts[0])
     if len(paths) > 1 and (text_engine := next((name for name, engine in engines.items() if engine.kind == "text"), None)):
         whole = "weighs terms by how many documents of the whole collection have them; index it in one piece"
@@ -305,9 +306,9 @@ def open_index(
     return Searcher(paths, all_ids, engines, order, checkpoint, precision, target)
 
 
-def _open_engines(path: Path, specs: Mapping[str, str], ids: IdColumn, device: str) -> dict[str, Index]:
+def _open_engines(path: Path, specs: Mapping[str, str], order: np.ndarray, device: str) -> dict[str, Index]:
     """The engines of an index by expert; ArtifactError if this version has no such engine, or if one holds other documents."""
-    order, engines = id_ranks(ids), dict[str, Index]()
+    engines = dict[str, Index]()
     for expert, spec in specs.items():
         try:
             variant = variants.find_variant("indexes", variants.parse_spec(spec).name)
@@ -315,8 +316,8 @@ def _open_engines(path: Path, specs: Mapping[str, str], ids: IdColumn, device: s
             raise ArtifactError(f"{path}: {problem}") from None
         engine: type[Index] = getattr(importlib.import_module(variant.module), variant.symbol)
         engines[expert] = engine.open(path / expert, id_ranks=order, device=device)
-        if (count := len(engines[expert])) != len(ids):
-            raise ArtifactError(f"{path / expert}: damaged: expected {len(ids)} documents by ids.txt, found {count}; {INDEX_AGAIN}")
+        if (count := len(engines[expert])) != len(order):
+            raise ArtifactError(f"{path / expert}: damaged: expected {len(order)} documents by ids.txt, found {count}; {INDEX_AGAIN}")
     return engines
 
 
@@ -330,12 +331,14 @@ def _check_compatible(paths: Sequence[Path], counts: Sequence[Mapping[str, Any]]
             raise ArtifactError(f"{path}: has {specs}; {paths[0]} has {first}; index all parts with the same --engine")
 
 
-def _check_disjoint(paths: Sequence[Path], ids: Sequence[IdColumn], words: np.ndarray, order: np.ndarray) -> None:
-    """ArtifactError if two indexes share a document; `ids` of each index, those of all as words [N], and their ranks `order` [N]."""
+def _check_disjoint(paths: Sequence[Path], ids: Sequence[IdColumn], all_ids: IdColumn, order: np.ndarray) -> None:
+    """ArtifactError if two indexes share a document; `ids` of each index, those of all [N], and their ranks `order` [N]."""
+    if len(paths) == 1:
+        return
     by_id = np.argsort(order)
-    names, owners = words[by_id], np.repeat(np.arange(len(paths)), list(map(len, ids)))[by_id]
+    names, owners = all_ids.byte_strings[by_id], np.repeat(np.arange(len(paths)), list(map(len, ids)))[by_id]
     shared = np.flatnonzero(names[1:] == names[:-1])
-    if len(paths) > 1 and len(shared):
+    if len(shared):
         earlier, later = sorted(owners[shared[0] : shared[0] + 2].tolist())
         name = names[shared[0]].decode()
         raise ArtifactError(f"{paths[later]}: document {name!r} is in {paths[earlier]} too; parts of a collection share none")

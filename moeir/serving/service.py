@@ -36,7 +36,7 @@ from moeir.retrieval.searcher import QUERIES_PER_BATCH, Searcher, open_index
 from moeir.serving.requests import SearchLimits, SearchRequest
 
 RERANKED, WARM_UP = "reranked", "which words of a question that is neither short nor long does a collection of documents have"
-SECONDS_BETWEEN_LOOKS = 1.0
+POLL_SECONDS = 1.0
 BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # seconds to an answer, as Prometheus counts them
 log = logging.getLogger(__name__)
 
@@ -79,6 +79,10 @@ class ServedIndex:
             own = {name: run.select_queries(start, ids) for name, run in runs.items()}
             start += len(ids)
             try:
+                if unknown := next((name for name in request.document if name not in searcher.row_by_id), None):
+                    raise UsageError(
+                        f"--document {unknown}: the index has no such document{', by --filter-ids' if first.filter_ids else ''}"
+                    )
                 answers.append(self._answer(request, own, Explainer(searcher, dict(own), fuse, self.texts), batch, limits.rerank_depth))
             except MoeirError as problem:
                 answers.append(problem)
@@ -96,8 +100,6 @@ class ServedIndex:
                 results[name]["lists"] = {own: self._list_hits(run, name, request) for own, run in runs.items()}
         if request.explain:
             wanted = {name: request.document or [hit["document"] for hit in result["hits"]] for name, result in results.items()}
-            if unknown := next((name for name in request.document if name not in self.searcher.row_by_id), None):
-                raise UsageError(f"--document {unknown}: the index has no such document")
             for one in explainer.explain_all(last.queries, list(request.query), [(0, encoded)], wanted.__getitem__):
                 results[one["query"]].setdefault("explanations", []).append(one)
         return json.dumps({"version": self.version, "results": list(results.values())}, ensure_ascii=False) + "\n"
@@ -176,7 +178,7 @@ class SearchService:
     @property
     def waiting(self) -> int:
         """Queries that wait."""
-        return sum(len(request.query) for request, _ in self._waiting)
+        return sum(len(request.query) for request, future in self._waiting if not future.done())
 
     async def search(self, record: Any) -> str:
         """The answer to a JSON value, as JSON; UsageError or DataError for a wrong request, Overloaded, or TimeoutError."""
@@ -208,7 +210,7 @@ class SearchService:
         """Answer what waits, and look at the watched paths, until the block ends."""
         self._wake = asyncio.Event()
         with ThreadPoolExecutor(1, "search") as worker:
-            tasks = [asyncio.create_task(work) for work in (self._answer_waiting(worker), self._look_at_disk())]
+            tasks = [asyncio.create_task(work) for work in (self._answer_waiting(worker), self._watch_files())]
             yield
             for task in tasks:
                 task.cancel()
@@ -235,15 +237,15 @@ class SearchService:
         batch, self._waiting = waiting[:end], waiting[end:]
         return batch
 
-    async def _look_at_disk(self) -> None:
+    async def _watch_files(self) -> None:
         while self._watched:
-            await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
+            await asyncio.sleep(POLL_SECONDS)
             identities = await asyncio.to_thread(lambda: list(map(read_identity, self._watched)))
             if identities == self._identities or None in identities:  # between two renames nothing may be there
                 continue
             try:
                 self.served, self._identities = await asyncio.to_thread(self._open, False)
                 log.info("opened what is on disk now, as version %s", self.served.version)
-            except (MoeirError, OSError) as problem:
+            except (MoeirError, OSError, RuntimeError, MemoryError) as problem:  # of memory, too, which the index that is served holds
                 self._identities = identities  # until it changes again
                 log.warning("cannot open what is on disk now; version %s is served on: %s", self.served.version, problem)

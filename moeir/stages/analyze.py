@@ -10,7 +10,7 @@ from moeir.console import format_count, progress
 from moeir.errors import UsageError
 from moeir.settings import argument, input_field, list_settings, option, output_field
 from moeir.stages.base import DEVICE, DTYPE, MAX_SEED, STREAM, Counts, Facts, Stage
-from moeir.stages.run_arguments import check_table_suffix, choose_form, name_source, read_runs
+from moeir.stages.run_arguments import choose_form, prefix_errors_with, read_runs
 
 if TYPE_CHECKING:
     from moeir.analysis.result import AnalysisResult
@@ -70,7 +70,7 @@ class Analyze(Stage):
             raise UsageError("analyze usage: needs --corpus, --queries or both")
         if self.analysis != "usage" and len(self.run) < 2:
             raise UsageError(f"analyze: expected two runs or more, found {len(self.run)}; repeat --run")
-        check_table_suffix(self.output)
+        choose_form(self.form, self.output, "table")
 
     def summary(self, counts: Facts) -> str:
         return f"{self.analysis}, {format_count(counts['rows'], 'row')}"
@@ -101,7 +101,7 @@ class Analyze(Stage):
         from moeir.evaluation import measures
 
         grades, measure = self._read_qrels(), measures.parse_measure(self.measure)
-        with name_source(self.qrels):
+        with prefix_errors_with(self.qrels):
             values = {name: measures.evaluate_run(run, grades, [measure])[str(measure)] for name, run in read_runs(self.run).items()}
         return wins.list_wins(values) if self.list_queries else wins.analyze_wins(values, self.measure)
 

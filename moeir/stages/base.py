@@ -38,8 +38,8 @@ INFERENCE_DTYPE = DTYPE | {"help": f"{DTYPE['help']} int8: on a CPU, faster and 
 DEVICE: dict[str, Any] = {"help": "auto, cpu, cuda or cuda:N.", "default": "auto", "affects_result": False}
 THREADS = DEVICE | {"help": "CPU threads [default: torch's].", "default": None, "minimum": 1, "maximum": 4096}
 KEEP_EMPTY: dict[str, Any] = {"help": "Accept documents without text.", "default": False}
-MAX_PASSAGE = "Passages ID#NUMBER (convert --passages) count as documents ID, each with the score of its best one."
-COLLAPSE: dict[str, Any] = {"help": MAX_PASSAGE, "default": None, "choices": ("max",)}
+COLLAPSE_HELP = "Passages ID#NUMBER (convert --passages) count as documents ID, each with the score of its best one."
+COLLAPSE: dict[str, Any] = {"help": COLLAPSE_HELP, "default": None, "choices": ("max",)}
 START, END = "the start", "the end"
 ANYTHING = "anything"  # the kind of a source that may be a file or a folder of any kind
 TEXT_KINDS = ("texts", "qrels", "run", "examples", "fusion", "ids")
@@ -50,7 +50,7 @@ MEMORY_ADVICE = {
     "recompute": "add --recompute",
 }
 FOLDER_KINDS = ("checkpoint", "encodings", "index")
-FILE_SUFFIXES = (".trec", ".run", ".txt", ".tsv", ".jsonl", ".gz", ".zst")
+FILE_SUFFIXES = (".trec", ".run", ".txt", ".tsv", ".json", ".jsonl", ".gz", ".zst")
 log = logging.getLogger(__name__)
 Facts = Mapping[str, Any]  # the counts of a stage that ended
 Counts = Facts | None
@@ -147,6 +147,10 @@ class Stage:
     def check_outputs(self, provenance: Mapping[str, Any], *, force: bool) -> None:
         """Refuse to replace what is not this stage's, in places beside its product that are known only while it works."""
 
+    def describe_existing(self, *, is_current: bool) -> str:
+        """What --dry-run says of an output that is there."""
+        return "is up to date, and stays" if is_current else "exists, and is replaced"
+
     def find_current(self, provenance: Mapping[str, Any], *, force: bool) -> set[str]:
         """The flags of the outputs that are up to date; UsageError if one of the others may not be replaced."""
         outputs = {flag: path for flag, (path, _) in self.outputs().items()}
@@ -233,7 +237,7 @@ def check_settings(stage: Stage) -> None:
         if path.resolve().is_relative_to(other.resolve()):
             raise UsageError(f"{flag} {path}: {other_flag} writes there; name another file")
     product = stage.product()
-    if product is not None and product[0] == STREAM and stage.makes_folder():
+    if product is not None and STREAM in (product[0], product[0].parent) and stage.makes_folder():
         raise UsageError("--output -: the output is a folder; name one")
     flags = [setting.flag for setting, path in stage.sources() if path == STREAM]
     if len(flags) > 1:
@@ -464,8 +468,7 @@ def dry_run(stage: Stage, *, force: bool) -> list[str]:
         free = "" if path == STREAM else f", {format_bytes(shutil.disk_usage(_find_nearest_folder(path)).free)} free there"
         lines.append(f"write  --output {path} ({kind}{free})")
         if path.exists() and path != STREAM:
-            fate = "is up to date, and stays" if "--output" in current else "exists, and is replaced"
-            lines.append(f"note   {path} {fate}")
+            lines.append(f"note   {path} {stage.describe_existing(is_current='--output' in current)}")
     return lines if stream and stage.prepare_reads_texts else lines + [f"spend  {line}" for line in stage.estimate(stage.prepare())]
 
 

@@ -20,7 +20,7 @@ from moeir.stages.run_arguments import (
     check_measures,
     log_guessed_depths,
     name_runs,
-    name_source,
+    prefix_errors_with,
     read_runs,
     run_paths,
     short_run_names,
@@ -66,12 +66,16 @@ class Calibrate(Stage):
     model: Path | None = input_field(
         "checkpoint", "With --index: the checkpoint that it was made with, if it has moved.", None, needs=("index",)
     )
-    measure: str = option("Measure of the lists, of their sum and of the weighted sum; it decides whether the weights win.", "nDCG@10")
+    measure: str = option(
+        "Measure of the lists, of their sum and of the weighted sum; it decides whether the weights win.",
+        "nDCG@10",
+        aliases=("--metric", "-m"),
+    )
     depth: int = option("Documents per query and expert, and of the sums.", 1000, **DEPTH)
-    batch_size: int = option("Queries encoded and searched together.", 256, minimum=1, affects_result=False)
-    threads: int | None = option(**THREADS)
-    dtype: str = option(**DTYPE)
-    device: str = option(**DEVICE)
+    batch_size: int = option("Queries encoded and searched together.", 256, minimum=1, affects_result=False, needs=("index",))
+    threads: int | None = option(**THREADS, needs=("index",))
+    dtype: str = option(**DTYPE, needs=("index",))
+    device: str = option(**DEVICE, needs=("index",))
     output: Path = output_field(
         "checkpoint", "Folder to write, whose unchanged files are hard links to those of the checkpoint; with --run a JSON file."
     )
@@ -163,7 +167,7 @@ class Calibrate(Stage):
 
         grades = {query: own for query, own in all_grades.items() if any(query in run.query_rows for run in runs.values())}
         measure, all_runs = measures.parse_measure(self.measure), list(runs.values())
-        with name_source(self.qrels):
+        with prefix_errors_with(self.qrels):
             examples = linear_weights.build_examples(all_runs, grades, linear_weights.FIT_DEPTH)
         fitted = dict(zip(runs, linear_weights.fit_weights(examples), strict=True))
         plain = self._evaluate_sum(all_runs, grades, [1.0] * len(runs))

@@ -64,7 +64,7 @@ class Check(Stage):
 
         queries, dev_queries, documents = files.SeenTexts(), files.SeenTexts(), files.SeenTexts()
         if self.queries is not None:
-            files.check_texts(FileFindings(findings, self.queries), queries, keep_empty=self.keep_empty)
+            files.check_texts(FileFindings(findings, self.queries), queries)
         if self.dev_queries is not None:
             files.check_texts(FileFindings(findings, self.dev_queries), dev_queries)
         if self.corpus is not None:

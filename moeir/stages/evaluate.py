@@ -17,11 +17,10 @@ from moeir.stages.run_arguments import (
     DEFAULT_MEASURES,
     MATCHES,
     check_measures,
-    check_table_suffix,
     choose_form,
     find_merged_runs,
     name_runs,
-    name_source,
+    prefix_errors_with,
     read_answers,
     read_run_with_depth,
     run_paths,
@@ -39,7 +38,7 @@ comparison_option = partial(option, group="Comparison of runs")
 log = logging.getLogger(__name__)
 FORMS = ("auto", "table", "markdown", "latex", "tsv", "jsonl", "json")
 TABLE_FORMS = ("table", "markdown", "latex")
-FORMS_BY_SUFFIX = {".tex": "latex", ".md": "markdown"}
+FORMS_BY_SUFFIX = {".tex": "latex", ".md": "markdown", ".json": "json"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,8 +97,7 @@ class Evaluate(Stage):
             raise UsageError(f"--per-query: {self.form} has no room for queries; add --form tsv or --form jsonl")
         self._comparison().check()
         check_measures(self.measure)
-        if self.form == "auto":
-            check_table_suffix(self.output)
+        self._choose_form()
         if self.qrels is None and self.answers is None:
             raise UsageError("evaluate needs --qrels, or --answers and --corpus")
         if self.group_by is not None and self.queries is None and self.answers is not None and is_stream(self.answers):
@@ -126,10 +124,10 @@ class Evaluate(Stage):
         values: dict[str, LabelledValues] = {}
         notes, queries = [], 0
         for name, path, run, qrels, note in self._runs_with_qrels(requested):
-            with name_source(path):
+            with prefix_errors_with(path):
                 evaluate = measures.evaluate_run if self.compat is None else partial(measures.evaluate_as, self.compat)
                 run_values = evaluate(run, qrels, requested)
-            with name_source(fields_file):
+            with prefix_errors_with(fields_file):
                 values[name] = {ALL_QUERIES: run_values} if groups is None else group_samples(run_values, groups, str(self.group_by))
             notes.append(f"{name}: {note}")
             queries = len(qrels)
@@ -174,11 +172,14 @@ class Evaluate(Stage):
         baselines = tuple(dict.fromkeys(names[text] for text in self.against))
         return Comparison(self.test, self.correction, self.intervals, baselines)
 
+    def _choose_form(self) -> str:
+        stream_form, forms = ("tsv", {}) if self.per_query else ("table", FORMS_BY_SUFFIX)
+        return choose_form(self.form, self.output, stream_form, forms)
+
     def _output_lines(self, samples_by_run: "dict[str, LabelledValues]") -> Iterator[str]:
         from moeir.evaluation import result_tables
 
-        stream_form, forms = ("tsv", {}) if self.per_query else ("table", FORMS_BY_SUFFIX)
-        form = choose_form(self.form, self.output, stream_form, forms)
+        form = self._choose_form()
         if form in TABLE_FORMS:
             yield result_tables.to_table(samples_by_run, form, self._comparison())
         elif form == "json":

@@ -116,7 +116,7 @@ class Finetune(TrainingStage, InputOptions):
         "--objective.",
         "nDCG@10",
         aliases=("--metric-for-best-model",),
-        group="Evaluation while training",
+        **DEV,
     )
     evaluate_every: int | None = option("Steps between evaluations [default: an epoch].", None, minimum=1, aliases=("--eval-steps",), **DEV)
     patience: int | None = option("Stop after N evaluations without gain.", None, minimum=1, aliases=("--early-stopping-patience",), **DEV)
@@ -214,7 +214,7 @@ class Finetune(TrainingStage, InputOptions):
     def _describe_reading(self, sampler: "BatchSampler") -> str:
         """The steps of the training, its epochs, and how many texts it reads."""
         steps = self.total_steps(sampler.steps_per_epoch)
-        epochs, batch_size = steps * self.accumulate / sampler.steps_per_epoch, self.batch_size * self.accumulate
+        epochs, batch_size = steps * self.accumulate / sampler.steps_per_epoch, self._batch_size_of(sampler) * self.accumulate
         skipped = f", after {self.skip_queries:,} skipped" if self.skip_queries else ""
         texts = f"{epochs:.2f} epochs of {format_count(sampler.size, 'query')}, {steps * batch_size * (1 + self.negatives):,} documents"
         return f"{format_count(steps, 'step')} of {batch_size} queries{skipped}: {texts}"
@@ -301,13 +301,17 @@ class Finetune(TrainingStage, InputOptions):
         for sampler, rows, label in zip(samplers, text_stream.rows, labels):
             teacher = self.objective if objective in objectives.NEEDS_TEACHER else None
             sampling.check_training_examples(sampler, rows.queries, rows.documents, label, teacher)
-            sampling.drop_twins(sampler, rows.document_twins, label)
+            sampling.drop_duplicate_negatives(sampler, rows.document_duplicates, label)
             sampling.check_batch_size(sampler, self.process_group().size, pairs=pairs)
         joint: BatchSampler = samplers[0]
         if self.sampling_rate:
             joint = sampling.MultiDatasetSampler(tuple(samplers), self.sampling_rate, self.seed)
-        joint.skipped_batches = ceil(self.skip_queries / self.batch_size)
+        joint.skipped_batches = ceil(self.skip_queries / self._batch_size_of(joint))
         return joint, text_stream
+
+    def _batch_size_of(self, sampler: "BatchSampler") -> int:
+        """The queries of a batch: all, of a small data set."""
+        return getattr(sampler, "batch_size", self.batch_size)
 
     def _load_dev_set(self, text_stream: "TextStream", batches_per_epoch: int) -> "DevSet | None":
         """The development set, if there is one."""

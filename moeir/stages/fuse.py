@@ -95,16 +95,22 @@ class Fuse(Stage):
 
     def _read_runs(self, method: str) -> "list[Run]":
         """The runs, with the depth that each was searched to."""
-        expert_runs = [read_run_with_depth(path, self.collapse) for path in run_paths(self.run)]
+        from moeir.records.passages import collapse_run
+
+        paths = run_paths(self.run)
+        expert_runs = [read_run_with_depth(path) for path in paths]
+        if self.run_depth is None:
+            log_guessed_depths(paths, expert_runs, method, "--run-depth K sets it")
+        else:
+            for run, path in zip(expert_runs, paths, strict=True):
+                if (longest := run.longest_list) > self.run_depth:
+                    raise UsageError(f"--run-depth {self.run_depth}: {path} has a list of {longest} hits; expected the depth of its search")
+            expert_runs = [replace(run, depth=self.run_depth) for run in expert_runs]
+        if self.collapse is not None:
+            expert_runs = [collapse_run(run, str(path)) for run, path in zip(expert_runs, paths, strict=True)]
         self._check_collections(expert_runs)
         self._warn_of_scales(expert_runs, method)
-        if self.run_depth is None:
-            log_guessed_depths(run_paths(self.run), expert_runs, method, "--run-depth K sets it")
-            return expert_runs
-        for run, path in zip(expert_runs, run_paths(self.run), strict=True):
-            if (longest := replace(run, depth=None).list_depth) > self.run_depth:
-                raise UsageError(f"--run-depth {self.run_depth}: {path} has a list of {longest} hits; expected the depth of its search")
-        return [replace(run, depth=self.run_depth) for run in expert_runs]
+        return expert_runs
 
     def _check_collections(self, expert_runs: "Sequence[Run]") -> None:
         """DataError for runs that are not of one query set, and for passages beside documents."""

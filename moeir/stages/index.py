@@ -49,7 +49,7 @@ class Index(Stage):
         None,
         needs=("corpus",),
     )
-    keep_empty: bool = option(**KEEP_EMPTY)
+    keep_empty: bool = option(**KEEP_EMPTY, needs=("corpus",))
     output: Path = output_field("index", "Folder to write.")
 
     def check(self) -> None:
@@ -60,9 +60,11 @@ class Index(Stage):
             raise UsageError("index: give --encodings, or --corpus with --engine bm25")
         if self.corpus is not None and (len(self.engine) != 1 or not self._reads_texts()):
             raise UsageError("index --corpus: the engines that read texts are bm25 and lucene, one at a time: add --engine bm25")
+        if self.corpus is not None and (expert := _split_engine_spec(self.engine[0])[0]):
+            raise UsageError(f"--engine {self.engine[0]}: texts have no expert {expert}; leave {expert}= out")
 
     def _reads_texts(self) -> bool:
-        engine: type[Engine] = variants.bind_variant("indexes", self.engine[0]).func  # type: ignore[assignment]
+        engine: type[Engine] = variants.bind_variant("indexes", _split_engine_spec(self.engine[0])[1]).func  # type: ignore[assignment]
         return engine.kind == "text"
 
     def summary(self, counts: Facts) -> str:

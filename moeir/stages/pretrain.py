@@ -95,6 +95,8 @@ class Pretrain(TrainingStage):
         if (kind.context == "query") != bool(self.queries):
             needs = "given, but the objective uses none" if self.queries else "missing; moeir generate-queries writes them"
             raise UsageError(f"--queries: {needs} (--objective {self.objective})")
+        if kind.context != "span" and self.context != "mixed":
+            raise UsageError(f"--context {self.context}: --objective {self.objective} pairs no spans; leave it out")
         lengths = {"query_length": self.query_length, "document_length": self.document_length}
         return open_weights(self.model, self._arch_with_head(), lengths, self.seed, random_weights=self.from_scratch)
 

@@ -35,7 +35,12 @@ class Pull(Stage):
         return self.output, "pulled"
 
     def find_current(self, provenance: Mapping[str, Any], *, force: bool) -> set[str]:
+        if not shards.finished_shards(self.output):
+            atomic_write.check_overwrite(self.output, {}, force=True)  # of what no pull has made
         return set() if force else set(self.outputs())  # which shards there are, and what has made them, only the Hub says
+
+    def describe_existing(self, *, is_current: bool) -> str:
+        return "exists; whether it is up to date, the Hub says"
 
     def makes_folder(self) -> bool:
         return True

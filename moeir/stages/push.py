@@ -15,7 +15,7 @@ from moeir.errors import UsageError
 from moeir.settings import input_field, option
 from moeir.stages import STAGES, stage_class
 from moeir.stages.base import ANYTHING, FOLDER_KINDS, STREAM, Stage
-from moeir.stages.run_arguments import DEFAULT_MEASURES, name_source, run_paths, short_run_names
+from moeir.stages.run_arguments import DEFAULT_MEASURES, check_measures, prefix_errors_with, run_paths, short_run_names
 
 if TYPE_CHECKING:
     from moeir.evaluation.result_tables import MeasureValues
@@ -31,7 +31,7 @@ Manifest = Mapping[str, Any]
 @dataclass(frozen=True, kw_only=True)
 class Push(Stage):
     """Upload a checkpoint, encodings, an index or runs to the Hugging Face Hub in one commit, with a card that fills itself. Paths of this
-    machine are replaced."""
+    machine are replaced. What an earlier push has put there and the card are replaced; other files stay."""
 
     input: Path = input_field(ANYTHING, "Checkpoint, encodings, index, or runs: the file or the folder of a search.")
     repo: str = option("Repository on the Hub, USER/NAME; it is made if it does not exist.")
@@ -45,12 +45,17 @@ class Push(Stage):
         needs=("qrels",),
     )
     qrels: Path | None = input_field("qrels", "Judgements of the runs.", None)
-    measure: tuple[str, ...] = option("Measure for the card; repeat the flag.", DEFAULT_MEASURES, aliases=("--metric", "-m"))
-    dataset_name: str | None = option("The data set of --qrels, on the card [default: its hf: or irds: name, if it has one].", None)
+    measure: tuple[str, ...] = option(
+        "Measure for the card; repeat the flag.", DEFAULT_MEASURES, aliases=("--metric", "-m"), needs=("qrels",)
+    )
+    dataset_name: str | None = option(
+        "The data set of --qrels, on the card [default: its hf: or irds: name, if it has one].", None, needs=("qrels",)
+    )
 
     def check(self) -> None:
         if len(set(short_run_names(self.run))) < len(self.run):
             raise UsageError("--run: two runs have the same name; give each its own: --run NAME=PATH")
+        check_measures(self.measure)
 
     def work(self) -> None:
         from moeir import hub
@@ -88,7 +93,7 @@ class Push(Stage):
         if not paths:
             raise UsageError("--qrels needs --run: what they judge")
         grades, requested = qrels.read_qrels(qrels_path), [measures.parse_measure(name) for name in self.measure]
-        with name_source(qrels_path):
+        with prefix_errors_with(qrels_path):
             return {name: measures.evaluate_run(runs.read_run(path), grades, requested) for name, path in paths.items()}
 
 

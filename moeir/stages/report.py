@@ -17,7 +17,7 @@ from moeir.stages.run_arguments import (
     check_measures,
     find_search_of_run,
     name_runs,
-    name_source,
+    prefix_errors_with,
     read_runs,
 )
 
@@ -65,7 +65,7 @@ class Report(Stage):
         if not self.run and not self.training:
             raise UsageError("report: expected --run and --qrels, or --training")
         if self._output_suffix() not in PAGE_SUFFIXES:
-            page_settings = [setting for setting in list_settings(type(self)) if setting.name not in ("training", "output")]
+            page_settings = [setting for setting in list_settings(type(self)) if setting.name not in ("training", "output", "code")]
             if flags := [setting.flag for setting in page_settings if getattr(self, setting.name) != setting.default]:
                 raise UsageError(f"{flags[0]}: is for a page; expected --output page.html")
         check_measures(self.measure if self.run else ())
@@ -120,7 +120,7 @@ class Report(Stage):
         grades = qrels.read_qrels(self.qrels)
         runs_by_name = read_runs(self.run)
         requested = [measures.parse_measure(text) for text in self.measure]
-        with name_source(self.qrels):
+        with prefix_errors_with(self.qrels):
             values = {name: measures.evaluate_run(run, grades, requested) for name, run in runs_by_name.items()}
         pages = page_data.QueryPages(runs_by_name, grades, self.depth)
         query_texts = {text.id: text for text in self._read_texts(self.queries) if text.id in grades}

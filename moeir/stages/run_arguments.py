@@ -25,7 +25,20 @@ DEFAULT_MEASURES = ("nDCG@10", "RR@10", "R@100")
 MATCHES = ("string", "regex")
 DEPTH_METHODS = ("came_sum", "sumrr", "maxrr", "linear")  # fusions in which a document missing from a list is worth its K-th hit
 log = logging.getLogger(__name__)
-PICTURE_SUFFIXES = (".svg", ".png", ".pdf", ".eps", ".ps", ".jpg", ".jpeg", ".gif")
+OTHER_SUFFIXES = (
+    ".svg",
+    ".png",
+    ".pdf",
+    ".jpg",
+    ".jpeg",
+    ".gif",
+    ".json",
+    ".md",
+    ".tex",
+    ".csv",
+    ".html",
+    ".parquet",
+)  # no tables of lines
 
 
 def check_countable(corpus: Path, flag: str) -> None:
@@ -46,7 +59,7 @@ def read_shard_range(shard: str | None, corpus: Path, block: int, *, keep_empty:
     """The texts of shard I/N of a corpus, whole blocks, as (first, last + 1); the whole corpus without a shard."""
     if shard is None:
         return 0, None
-    count, parsed = count_corpus(corpus, "--shard", keep_empty=keep_empty), Shard.parse(shard)
+    parsed, count = Shard.parse(shard), count_corpus(corpus, "--shard", keep_empty=keep_empty)
     if (blocks := -(-count // block)) < parsed.total:
         found = f"{corpus} has {count:,} texts, {blocks} blocks of {block:,}"
         raise UsageError(f"--shard {shard}: {found}; expected at most {blocks} shards")
@@ -62,18 +75,19 @@ def check_measures(names: Iterable[str]) -> None:
 
 
 def choose_form(form: str, output: Path, stream_form: str, forms: Mapping[str, str] = MappingProxyType({})) -> str:
-    """The form of a table: `form`, or for `auto` that of standard output, or by the suffix of the file; `forms` by suffix beside tsv."""
-    if form != "auto":
-        return form
-    suffixes = atomic_write.final_path(output).suffixes
-    other = next((forms[suffix] for suffix in suffixes if suffix in forms), "tsv")
-    return stream_form if output == STREAM else "jsonl" if ".jsonl" in suffixes else other
+    """The form of a table: `form`, or for `auto` that of standard output, or by the suffix of the file; `forms` by suffix beside these two.
 
+    UsageError for the suffix of another kind of file, so that nobody takes a table for one.
+    """
+    from moeir.records import lines
 
-def check_table_suffix(output: Path) -> None:
-    """UsageError if the file is called a picture, which is not written, so that a table under its name would be taken for one."""
-    if atomic_write.final_path(output).suffix.lower() in PICTURE_SUFFIXES:
-        raise UsageError(f"--output {output}: expected .tsv or .jsonl for a table")
+    if form != "auto" or output == STREAM:
+        return stream_form if form == "auto" else form
+    path, by_suffix = atomic_write.final_path(output), {".tsv": "tsv", ".jsonl": "jsonl", **forms}
+    suffix = lines.strip_compression_suffix(path).suffix.lower()
+    if suffix in OTHER_SUFFIXES and suffix not in by_suffix:
+        raise UsageError(f"--output {path}: expected {' or '.join(by_suffix)} for a table")
+    return by_suffix.get(suffix, "tsv")
 
 
 def run_paths(runs: Sequence[Path]) -> list[Path]:
@@ -142,13 +156,12 @@ def find_merged_runs(paths: Mapping[str, Path]) -> dict[str, list[str]]:
 
 
 def read_run_with_depth(path: Path, collapse: str | None = None) -> "Run":
-    """A run, with the depth of its search if that is known; with `collapse` that of the documents of its passages, of unknown depth."""
+    """A run, with the depth of its search if that is known; with `collapse` that of the documents of its passages."""
     from moeir.records import lines, passages, runs
 
-    if collapse is not None:
-        return passages.collapse_run(runs.read_run(path), lines.source_name(path))
     search = find_search_of_run(path)
-    return replace(runs.read_run(path), depth=None if search is None else search.depth)
+    run = replace(runs.read_run(path), depth=None if search is None else search.depth)
+    return run if collapse is None else passages.collapse_run(run, lines.source_name(path))
 
 
 def log_guessed_depths(paths: Sequence[Path], runs: "Iterable[Run]", method: str | None, advice: str) -> None:
@@ -185,7 +198,7 @@ def read_answers(path: Path, match: str) -> "Answers":
 
 
 @contextmanager
-def name_source(path: Path | None) -> Iterator[None]:
+def prefix_errors_with(path: Path | None) -> Iterator[None]:
     """A DataError inside the block gets the path of the file that it is about."""
     try:
         yield

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from moeir.data_sources import is_remote
 from moeir.errors import UsageError
 from moeir.settings import input_field, option
 from moeir.stages.base import COLLAPSE, DEPTH, DEVICE, INFERENCE_DTYPE, THREADS, Stage, is_stream
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from moeir.serving.service import SearchService
 
 LOOPBACK, IN_HEADERS = ("127.0.0.1", "::1", "localhost"), ("localhost", "127.0.0.1", "[::1]")  # another site's name may lead here, too
+HTTP: dict[str, Any] = {"excludes": ("mcp",)}  # of what an agent does not use
 log = logging.getLogger(__name__)
 
 
@@ -28,13 +30,13 @@ class Serve(Stage):
     corpus: Path | None = input_field("texts", "The documents, to show their texts.", None)
     model: Path | None = input_field("checkpoint", "The checkpoint of the index, if it has moved; or the same one calibrated.", None)
     rerank: Path | None = input_field("checkpoint", "Checkpoint that scores the first documents again.", None, needs=("corpus",))
-    rerank_depth: int = option("Documents that --rerank scores.", 100, minimum=1, maximum=1000)
+    rerank_depth: int = option("Documents that --rerank scores.", 100, minimum=1, maximum=1000, needs=("rerank",))
     depth: int = option("Documents of the lists that are searched and fused, and the largest k of a request.", 1000, **DEPTH)
     collapse: str | None = option(**COLLAPSE)
     prompt: str | None = option("Name of the checkpoint's prompt before queries [default: its query prefix].", None)
-    host: str = option("Address to listen at; 0.0.0.0 for whoever can reach this machine.", "127.0.0.1", single_word=True)
-    port: int = option("Port to listen at; 0 for a free one.", 8000, minimum=0, maximum=65535)
-    allow_origin: tuple[str, ...] = option("Origin, as https://example.org, whose pages may read answers; repeat the flag.", ())
+    host: str = option("Address to listen at; 0.0.0.0 for whoever can reach this machine.", "127.0.0.1", single_word=True, **HTTP)
+    port: int = option("Port to listen at; 0 for a free one.", 8000, minimum=0, maximum=65535, **HTTP)
+    allow_origin: tuple[str, ...] = option("Origin, as https://example.org, whose pages may read answers; repeat the flag.", (), **HTTP)
     reload: bool = option("Open the index and the corpus anew when they are replaced on disk.", False)
     max_queries: int = option("Queries of a request.", 256, minimum=1, maximum=10_000)
     queue: int = option("Queries that may wait; more are refused with status 503.", 1024, minimum=1)
@@ -48,8 +50,8 @@ class Serve(Stage):
         package = "mcp" if self.mcp else "uvicorn"
         if importlib.util.find_spec(package) is None:
             raise UsageError(f"serve needs the package {package}; pip install 'moeir[{'mcp' if self.mcp else 'serve'}]'")
-        if self.reload and self.corpus is not None and is_stream(self.corpus):
-            raise UsageError(f"--corpus {self.corpus}: --reload reads it again, and a pipe can be read once; name a file")
+        if self.reload and self.corpus is not None and (is_stream(self.corpus) or is_remote(self.corpus)):
+            raise UsageError(f"--corpus {self.corpus}: --reload reads it again when it is replaced on disk; name a file")
 
     def prepare(self) -> "SearchService":
         from moeir.serving.requests import SearchLimits

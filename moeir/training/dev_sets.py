@@ -15,6 +15,7 @@ from moeir import variants
 from moeir.analysis.competition import measure_gains
 from moeir.analysis.training_monitor import LOSS_MEASURE
 from moeir.architectures.checkpoint import RetrievalModel
+from moeir.artifacts.atomic_write import make_folder
 from moeir.backbones.device import autocast
 from moeir.backbones.packed_pairs import RaggedIds
 from moeir.distributed import SINGLE_PROCESS, ProcessGroup
@@ -182,9 +183,10 @@ class CompetitionWatch:
     def compare(self, step: int, runs: Mapping[str, Run], dev_set: DevSet) -> dict[str, float]:
         """The metrics of an evaluation after `step` steps; none of the first, once the experts compete, and if no expert loses a query."""
         paths = {name: self.folder / f"dev-{name}.trec" for name in runs if name != FUSED}
-        if step > self.last or len(paths) < 2:
+        if not self.first <= step <= self.last or len(paths) < 2:
             return {}
         if step == self.first:
+            make_folder(self.folder)
             for name, path in paths.items():
                 write_run(runs[name], path)
             return {}

@@ -22,8 +22,8 @@ from moeir.records.examples import Example
 
 log = logging.getLogger(__name__)
 Numbers: TypeAlias = npt.NDArray[Any]
-Twins: TypeAlias = Mapping[str, Hashable]
-NO_TWINS: Twins = MappingProxyType({})
+Duplicates: TypeAlias = Mapping[str, Hashable]
+NO_TWINS: Duplicates = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class BatchIds:
     teacher_scores: tuple[float, ...] | None = None
     dataset: int = 0
 
-    def false_negative_mask(self, documents: Twins = NO_TWINS, queries: Twins = NO_TWINS) -> torch.Tensor:
+    def false_negative_mask(self, documents: Duplicates = NO_TWINS, queries: Duplicates = NO_TWINS) -> torch.Tensor:
         """[Q, N] true where a document of another query is no negative of this query: a known positive of it, or of one with the same
         text, or the document with the query's id. Documents and queries with equal values in `documents` and `queries` have the same text.
         """
@@ -188,13 +188,13 @@ def make_sampler(
     return EpochSampler(all_examples, min(batch_size, len(all_examples)), negatives, seed, positives)
 
 
-def drop_twins(sampler: EpochSampler, twins: Twins, source: str) -> None:
+def drop_duplicate_negatives(sampler: EpochSampler, duplicates: Duplicates, source: str) -> None:
     """Drop negatives that have the text of a positive of their query, and then queries without a negative; logs how many."""
     examples: list[Example] = []
     dropped = 0
     for example in sampler.examples:
-        texts = {twins[name] for name in example.positive_ids if name in twins}
-        if texts and (absent := {name for name in example.negative_ids if twins.get(name) in texts}):
+        texts = {duplicates[name] for name in example.positive_ids if name in duplicates}
+        if texts and (absent := {name for name in example.negative_ids if duplicates.get(name) in texts}):
             dropped += len(absent)
             negatives = tuple(name for name in example.negative_ids if name not in absent)
             scores = tuple(example.teacher_scores[name] for name in negatives) if example.positive_scores else ()

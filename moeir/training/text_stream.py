@@ -27,8 +27,8 @@ class RowIndex:
 
     queries: dict[str, int]
     documents: dict[str, int]
-    query_twins: dict[str, int] = field(default_factory=dict)
-    document_twins: dict[str, int] = field(default_factory=dict)
+    query_duplicates: dict[str, int] = field(default_factory=dict)
+    document_duplicates: dict[str, int] = field(default_factory=dict)
 
     def by_side(self, side: str) -> dict[str, int]:
         """The rows of one side."""
@@ -96,10 +96,10 @@ class TextStream:
         self.count, self.first_documents, self.digest = len(hashes), list(first_texts.values()), digest.hexdigest()
         _, numbers, counts = np.unique(np.array(hashes), return_inverse=True, return_counts=True)
         for index in self.rows:
-            for rows, twins in ((index.queries, index.query_twins), (index.documents, index.document_twins)):
+            for rows, duplicates in ((index.queries, index.query_duplicates), (index.documents, index.document_duplicates)):
                 for name in [name for name, row in rows.items() if row == UNSEEN]:
                     del rows[name]
-                twins |= {name: int(numbers[row]) for name, row in rows.items() if counts[numbers[row]] > 1}
+                duplicates |= {name: int(numbers[row]) for name, row in rows.items() if counts[numbers[row]] > 1}
 
     def stream(self) -> Iterator[StreamedText]:
         """Every text, always in the same order; collections come after the texts inside examples, and take precedence."""

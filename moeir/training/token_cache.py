@@ -157,8 +157,8 @@ def prefetch_batches(
 
     def make_batch(step: int) -> TokenizedBatch:
         ids = sampler.batch_at(step)
-        twins = texts.rows[ids.dataset].document_twins, texts.rows[ids.dataset].query_twins
-        ignored = ids.false_negative_mask(*twins) if texts.pair_tokenizer is None else ids.other_queries_mask()
+        duplicates = texts.rows[ids.dataset].document_duplicates, texts.rows[ids.dataset].query_duplicates
+        ignored = ids.false_negative_mask(*duplicates) if texts.pair_tokenizer is None else ids.other_queries_mask()
         kinds = texts.query_kinds(ids) if texts.pair_tokenizer is None else None
         batch = TokenizedBatch(ids, *texts.read_batch(ids, shard), ignored, ids.teacher_matrix(), kinds)
         return batch.pin_memory() if pin_memory else batch
@@ -200,8 +200,16 @@ def build_token_cache(folder: Path, stream: TextStream, checkpoint: RetrievalMod
     cache = TokenCache(*open_arrays(cache_folder, ARRAYS))
     if checkpoint.architecture.reads_pairs:
         return TrainingTexts(cache, stream.rows, checkpoint.pair_tokenizer)
-    template_ids = frozenset(chain.from_iterable(chain.from_iterable(marked for marked, _ in settings["marks"].values())))
-    return TrainingTexts(cache, stream.rows, template_ids=template_ids)
+    return TrainingTexts(cache, stream.rows, template_ids=_find_template_ids(checkpoint, next(iter(stream.prompts), "")))
+
+
+def _find_template_ids(checkpoint: RetrievalModel, prompt: str) -> frozenset[int]:
+    """The tokens that every query or every document has: of its prefix or `prompt`, markers and [MASK] tokens."""
+    config, ids = checkpoint.input_config, set[int]()
+    for side, own in (("query", prompt), ("document", "")):
+        empty = checkpoint.tokenizer.encode(config.add_prefix([""], side, own))
+        ids.update(*checkpoint.architecture.truncate_and_mark(empty, side, config.max_length(side))[0])
+    return frozenset(ids)
 
 
 def _template_fingerprint(checkpoint: RetrievalModel) -> dict[str, Any]:

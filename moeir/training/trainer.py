@@ -207,13 +207,12 @@ class _Trainer:
             for step in range(state.step, schedule.steps):
                 self.step(step)
                 is_last = step + 1 == schedule.steps
-                save_due = is_main and (time.monotonic() - last_save) / 60 >= schedule.save_minutes
                 evaluation_due = evaluator is not None and ((step + 1) % evaluator.every == 0 or is_last)
                 checkpoint_due = self.checkpoint is not None and (step + 1) % self.checkpoint[0] == 0 and not is_last
-                if len(self.pending) < log_every and not (save_due or evaluation_due or checkpoint_due or is_last):
+                if len(self.pending) < log_every and not (evaluation_due or checkpoint_due or is_last):  # alike in all processes
                     continue
                 records = self.read_pending()
-                is_best = False
+                save_due, is_best = is_main and (time.monotonic() - last_save) / 60 >= schedule.save_minutes, False
                 if evaluator is not None and evaluation_due and not any(map(_nan_error, records)):
                     records[-1] |= evaluator.evaluate(step + 1, best)
                     model.train()

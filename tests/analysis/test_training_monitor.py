@@ -90,7 +90,7 @@ def test_what_was_kept_is_watched_as_if_nothing_had_happened(tmp_path):
     for facts in steps[500:]:
         assert later.update(facts) == []
     assert later.alarms == whole.alarms and later["loss"].points() == whole["loss"].points()
-    assert later["loss"].window_sum == whole["loss"].window_sum
+    assert later["loss"].mean == whole["loss"].mean == pytest.approx(sum(step["loss"] for step in steps[20:]) / 500)
     steps_on_disk = [facts["step"] for facts in training_monitor.read_metrics(path)]
     assert steps_on_disk == list(range(1, 521)), "a line that is still being written does not count"
     assert list(training_monitor.read_metrics_prefix(tmp_path / "absent", 0)) == []
@@ -164,3 +164,10 @@ def test_a_decoder_that_uses_them_or_has_learned_little_or_owes_little_by_design
     both = (one | ({"bottleneck_gain.dense.query": 0.5} if "bottleneck_gain" in one else {}) for one in steps)
     (alarm,) = training_monitor.replay(both).alarms
     assert "(sparse.query)" in alarm.message and "dense" not in alarm.message
+
+
+def test_a_spike_leaves_no_trace_in_a_mean_once_it_is_past():
+    history = training_monitor.MetricHistory()
+    for step, value in enumerate([1e20, *[2.0] * 600], 1):
+        history.add(step, value)
+    assert history.mean == 2.0

@@ -241,6 +241,14 @@ def test_a_published_adapter_is_its_merged_weights(base, tmp_path, moeir, rslora
     assert "adapters=4" in opened.spec and "adapter_maps=query+value" in opened.spec and "adapter_dropout=0.05" in opened.spec
 
 
+@pytest.mark.parametrize("arch", ["splade", "colbert:dim=8", "mote:encoders=siamese,similarity=dense", "cross-encoder:head=linear"])
+def test_a_published_adapter_is_that_of_the_only_expert(arch, base, tmp_path, moeir):
+    weights = write_peft(tmp_path / "adapter", base)
+    assert moeir("init", "--model", tmp_path / "adapter", "--arch", arch, "--output", tmp_path / "opened").code == 0
+    down = open_checkpoint(tmp_path / "opened").architecture.encoder.layers[0].attention.query.down[0]
+    assert torch.equal(down, weights["base_model.model.encoder.layer.0.attention.self.query.lora_A.weight"])
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [

@@ -213,6 +213,17 @@ def test_from_scratch_only_sizes_and_tokenizer_are_taken(tiny_model_with_head, c
     assert "fitted" not in caplog.text, "a head that is there is kept"
 
 
+def test_a_checkpoint_without_plain_weights_is_not_drawn_again(tiny_model, moeir, tmp_path):
+    for arch, code in (("dense", 0), ("came:shared_layers=1,local_dim=8", 2)):
+        made, drawn = tmp_path / arch[:4], tmp_path / f"drawn-{arch[:4]}"
+        assert moeir("init", "--model", tiny_model, "--arch", arch, "--output", made).code == 0
+        for flags in ((), ("--arch", arch)):
+            result = moeir("init", "--model", made, "--from-scratch", *flags, "--force", "--output", drawn)
+            assert result.code == code and (code == 0 or "a came checkpoint is no plain weights; name those" in result.stderr)
+    with pytest.raises(UsageError, match="side=passage: expected one of query, document"):
+        open_checkpoint(tmp_path / "came").encode(["owl"], side="passage")
+
+
 def test_the_weights_of_query_tokens_start_at_their_inverse_document_frequency(tiny_model_with_head):
     texts = ["owl mice owl", "owl bee", "owl bat", "owl"]
     checkpoint = build_checkpoint(tiny_model_with_head, "splade:queries=tokens", RULES, texts)

@@ -28,6 +28,15 @@ def private_room(tmp_path, tiny_model_with_head, monkeypatch):
     return room
 
 
+def test_a_card_names_no_local_file(moeir, private_room):
+    assert moeir("init", "--model", "secret-weights", "--arch", "dense", "--output", "first").code == 0
+    for base in (Path("/home/anna/secret.gguf"), Path("anna/secret.gguf")):
+        (private_room / "anna").mkdir(exist_ok=True)
+        (private_room / "anna" / "secret.gguf").write_text("")
+        write_model_card(private_room / "first", open_checkpoint(private_room / "first"), base=base, training=None)
+        assert "secret" not in str(read_card(private_room / "first"))
+
+
 @pytest.mark.parametrize(("arch", "absolute"), [("dense", True), ("came:shared_layers=2,local_dim=8", False), ("cross-encoder", False)])
 def test_a_card_names_no_local_folder(arch, absolute, moeir, private_room):
     weights = private_room / "secret-weights" if absolute else Path("secret-weights")

@@ -95,10 +95,11 @@ def test_the_length_of_a_text_is_that_of_a_pair_unless_the_user_names_another(ti
 
 COSINE = {"prompts": {"query": "query: ", "passage": "passage: "}, "default_prompt_name": None, "similarity_fn_name": "cosine"}
 NORMALISED = [*OLD, *list_modules((f"{ST}.Normalize", "2_Normalize"))]
+UNNAMED = "names no similarity; here it is the inner product, in sentence-transformers the cosine"
 SPELLINGS = [  # files, the fields and options that are read, and the warning
-    ({POOL: {"pooling_mode": ["mean"]}}, {}, {}, ""),
+    ({POOL: {"pooling_mode": ["mean"]}}, {}, {}, UNNAMED),
     ({POOL: {"pooling_mode": "cls"}, "modules.json": NORMALISED}, {}, {"normalise": "true", "pooling": "cls"}, ""),
-    ({POOL: {"word_embedding_dimension": 8}, "modules.json": [*OLD, *list_modules((f"{ST}.Dropout", "2_Dropout"))]}, {}, {}, ""),
+    ({POOL: {"word_embedding_dimension": 8}, "modules.json": [*OLD, *list_modules((f"{ST}.Dropout", "2_Dropout"))]}, {}, {}, UNNAMED),
     (
         {SENTENCE: {"max_seq_length": None}, CONFIG: COSINE, "tokenizer_config.json": {"model_max_length": 22}},
         {"query_length": 22, "document_length": 22, "prompts": {"passage": "passage: "}}

@@ -53,6 +53,13 @@ ARCHITECTURES = {
 }
 
 
+def test_a_head_of_a_model_of_transformers_is_not_read_and_that_is_said(weights, tmp_path, caplog):
+    source = shutil.copytree(weights("qwen3"), tmp_path / "source")
+    transformers.AutoModelForSequenceClassification.from_pretrained(source, num_labels=1).save_pretrained(source)
+    build_checkpoint(source, "cross-encoder:head=linear", RULES | {"document_length": 24})
+    assert f"{source}: its head (score.weight …) is not read" in caplog.text and "has no classification head" not in caplog.text
+
+
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_a_saved_checkpoint_says_the_same(arch, weights, tmp_path):
     folder, rules = weights(ARCHITECTURES[arch]), RULES | ({"document_length": 24} if "cross" in arch else {})

@@ -19,6 +19,15 @@ from tests.backbones.tiny_tokenizers import ALL_WRITERS, WRITERS, write_bert, wr
 TEXT = ["An owl, hunting (at night) ... the end!", "owls  hunt\nmice", "Ğürültü 猫 the end.", ""]
 
 
+def write_llama(folder):
+    """A tokenizer whose normalizer writes the spaces, as of Llama 2 and Mistral."""
+    write_xlm_roberta(folder)
+    parts = [{"type": "Prepend", "prepend": "▁"}, {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]
+    content = json.loads((folder / "tokenizer.json").read_text())
+    content |= {"normalizer": {"type": "Sequence", "normalizers": parts}, "pre_tokenizer": None}
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+
+
 def tokens(reader, text):
     return [reader.id_to_token(number) for number in reader.encode([text])[0]]
 
@@ -77,7 +86,13 @@ def test_punctuation_has_or_has_not_the_sign_of_a_space_before_it(name, space, t
 
 @pytest.mark.parametrize(
     "write, whole, part",
-    [(write_roberta, "Ġthe", "e"), (write_modernbert, "Ġend", "An"), (write_xlm_roberta, "▁owl", "o"), (write_bert, "owl", "##l")],
+    [
+        (write_llama, "▁owl", "o"),
+        (write_roberta, "Ġthe", "e"),
+        (write_modernbert, "Ġend", "An"),
+        (write_xlm_roberta, "▁owl", "o"),
+        (write_bert, "owl", "##l"),
+    ],
 )
 def test_a_word_is_a_token_that_begins_one(write, whole, part, tmp_path):
     write(tmp_path)
@@ -179,3 +194,13 @@ def test_a_word_none_is_not_the_mask_of_a_folder_that_names_none_and_a_line_may_
         file.write("None\nowl\n")
     reader = TextTokenizer(tmp_path)
     assert reader.id_to_token(reader.special_tokens.mask) == "[MASK]" and reader.vocabulary_size == rows + 2
+
+
+def test_tokens_that_are_added_to_a_vocabulary_are_not_overlooked(tmp_path):
+    write_bert(tmp_path)
+    vocabulary = {token: number for number, token in enumerate((tmp_path / "vocab.txt").read_text().splitlines())}
+    added = tmp_path / "added_tokens.json"
+    added.write_text(json.dumps({"owl": vocabulary["owl"]}))
+    assert TextTokenizer(tmp_path).vocabulary_size == len(vocabulary), "it is in the vocabulary"
+    added.write_text(json.dumps({"[E2]": len(vocabulary)}))
+    assert_refused(ArtifactError, "adds '[E2]' to vocab.txt, expected a tokenizer.json with both", TextTokenizer, tmp_path)

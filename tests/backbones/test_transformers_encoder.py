@@ -92,7 +92,7 @@ def make_pair(name, folder):
     theirs = make_model(name)
     theirs.save_pretrained(folder)
     config = json.loads((folder / "config.json").read_text())
-    weights_io.choose_backbone(config, "transformers")
+    weights_io.note_backbone(config, "transformers")
     return theirs, weights_io.read_encoder(folder, config=config).eval(), config
 
 

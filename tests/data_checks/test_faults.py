@@ -223,3 +223,13 @@ def test_memory_holds_ids_and_signs_and_not_the_texts(tmp_path, monkeypatch):
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert path.stat().st_size > 3e6 and peak < 1.5e6
+
+
+def test_ranks_may_begin_at_0_as_terrier_writes_them(moeir, tmp_path):
+    (tmp_path / "run.trec").write_text("q Q0 a 0 3.5 t\nq Q0 b 1 2.5 t\n")
+    assert moeir("check", "--run", tmp_path / "run.trec").code == 0
+
+
+def test_a_query_without_text_is_a_fault_though_documents_may_have_none(moeir, tmp_path):
+    (tmp_path / "texts.jsonl").write_text('{"_id": "a", "text": ""}\n{"_id": "b", "text": "owl"}\n')
+    assert [moeir("check", flag, tmp_path / "texts.jsonl", "--keep-empty").code for flag in ("--queries", "--corpus")] == [3, 0]

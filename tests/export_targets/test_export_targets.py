@@ -14,6 +14,7 @@ import pytest
 
 from moeir import variants
 from moeir.export_targets.base import ExportedDocument, ExportSchema, float16_to_lists
+from moeir.export_targets.loaders import documents as loader
 from moeir.export_targets.loaders.documents import load_documents, read_points
 from moeir.records.texts import Text
 
@@ -113,6 +114,14 @@ def test_points_are_read_one_at_a_time_from_any_number_on(tmp_path: Path, monkey
         assert [point["id"] for point in read_points(tmp_path, first)] == list(range(9))[first:]
     (tmp_path / "documents-00001.jsonl").write_text("no JSON")
     assert next(read_points(tmp_path))["id"] == 0  # the second file is not read yet
+
+
+def test_no_request_is_larger_than_an_engine_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = [{"id": number, "vector": {"local": [[0.5] * number]}} for number in (1, 90, 10, 10, 10, 10)]
+    monkeypatch.setattr(loader, "MAX_REQUEST_BYTES", 200)
+    parts = list(loader.split_points(points))
+    assert [[point["id"] for point in part] for part in parts] == [[1], [90], [10, 10], [10, 10]]
+    assert all(len(json.dumps(part)) <= 200 + 4 for part in parts if len(part) > 1)
 
 
 def load(folder: Path, documents: int = 12, **functions: Any) -> int:

@@ -86,7 +86,7 @@ LOSSES = {
     "examples": [],
     "tevatron": [],
     "dpr": [],
-    "tevatron-ids": ["the text of passages (name the corpus that has them with --corpus)"],
+    "tevatron-ids": ["the text of passages (name the corpus that has them, as they are here, with --corpus)"],
     "flagembedding": TEXTS_ONLY,
     "triplets": ["a teacher's scores", *TEXTS_ONLY],
     "pairs": ["a teacher's scores", *TEXTS_ONLY, "negatives"],
@@ -164,6 +164,31 @@ def test_texts_keep_their_fields(spec: str, tmp_path: Path, moeir: Moeir) -> Non
     (tmp_path / "x.jsonl").write_text('{"_id": "a", "text": "An owl.", "qtype": "who", "url": "u", "answers": ["b"]}\n')
     record = json.loads(moeir("convert", "--input", tmp_path / "x.jsonl", "--to", spec).stdout)
     assert (record["qtype"], record["url"], record["answers"]) == ("who", "u", ["b"])
+
+
+@pytest.mark.parametrize(("record", "to", "field"), [
+    ({"_id": "a", "text": "short", "contents": "long"}, "tsv", "contents"),
+    ({"_id": "a", "text": "short", "contents": "long"}, "texts", "contents"),
+    ({"_id": "a", "docid": "b", "text": "owl"}, "tevatron-texts", "docid"),
+    ({"anchor": "who", "positive": "owl", "query": "what"}, "flagembedding", "query"),
+    ({"anchor": "who", "positive": "owl", "answer": "bat"}, "flagembedding", "answer"),
+    ({"query": "who", "passage": "owl", "label": 1, "score": 0.5}, "flagembedding", "score"),
+    ({"query_id": "1", "query": "who", "query_text": "what", "positive_passages": [{"docid": "a", "text": "owl"}], "negative_passages": []},
+     "tevatron", "query_text"),
+    ({"query_id": "1", "query": "who", "positive_passages": [{"docid": "a", "text": "owl", "body": "bat"}], "negative_passages": []},
+     "tevatron", "body"),
+])  # fmt: skip
+def test_a_second_name_for_what_is_read_is_lost_unless_it_says_the_same(
+    record: dict[str, Any], to: str, field: str, tmp_path: Path, moeir: Moeir
+) -> None:
+    passages = record.get("positive_passages", [{}])
+    holder, named = (passages[0], {"body": "text"}) if field in passages[0] else (record, {})
+    source = {"contents": "text", "docid": "_id", "query": "anchor", "answer": "positive", "score": "label", "query_text": "query"} | named
+    for value, code in ((holder[field], 2), (holder[source[field]], 0)):
+        holder[field] = value
+        (tmp_path / "x.jsonl").write_text(json.dumps(record) + "\n")
+        result = moeir("convert", "--input", tmp_path / "x.jsonl", "--to", to, "--output", tmp_path / f"{code}.jsonl")
+        assert result.code == code and (f"field '{field}' would be lost" in result.stderr) == (code == 2), result.stderr
 
 
 def test_fields_that_nobody_reads_are_refused(tmp_path: Path, moeir: Moeir) -> None:

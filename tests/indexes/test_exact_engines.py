@@ -96,6 +96,15 @@ def test_scans_in_either_precision_on_several_threads_change_no_byte(engine, mon
     assert all(same_bytes(result, results[0]) for result in results)
 
 
+def test_no_document_of_the_best_is_lost_by_sums_that_bfloat16_rounds_to_the_same():
+    """Products just above a power of two, where the spacing of bfloat16 is widest: the second document is ahead in the scan alone."""
+    tilt, close = 2.0**-4, 2.0**-5
+    documents = [[[1, tilt * (1 - close), 0], [0, 0, 1]], [[1, tilt * (1 + close), 0], [0, 0, 1 - 2.0**-7]]]
+    index = build_index("maxsim", ENGINES["maxsim"].pack(documents), coarse=True)
+    query = ENGINES["maxsim"].pack([[[1, tilt, 0]] * 15 + [[0, 0, 1]]])
+    assert index.search(query, 1)[0].tolist() == [[0]] and index.search(query, 2)[0].tolist() == [[0, 1]]
+
+
 @pytest.mark.parametrize(("engine", "nothing"), [
     ("flat", []), ("maxsim", [[], []]), ("exact-match", [[], []]), ("exact-match", [[]]), ("inverted", []), ("inverted", [{}, {}]),
 ])  # fmt: skip

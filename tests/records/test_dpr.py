@@ -57,6 +57,9 @@ def test_what_stands_twice_counts_once_and_a_positive_is_no_negative(tmp_path):
     assert example.positive_ids == ("17",)
     assert example.negative_ids[0] == "4" and len(example.negative_ids) == 2  # another text of the same name gets one of its own
     assert [text.text for text in example.passages] == ["Owls hunt.", "Bats hunt.", "Another text."]
+    without_id = {name: value for name, value in GOLD.items() if name != "passage_id"}
+    (example,) = read(tmp_path / "train.json", [twice | {"hard_negative_ctxs": [without_id, HARD]}])
+    assert [text.text for text in example.passages] == ["Owls hunt.", "Bats hunt."], "the text of a positive, whatever its id"
     (example,) = read(tmp_path / "train.json", [entry("who hunts", "owls", [GOLD], [EASY], [GOLD])])
     assert (example.positive_ids, example.negative_ids) == (("17",), ("5",)), "the others count where all hard ones are positives"
 

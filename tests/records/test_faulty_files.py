@@ -43,7 +43,7 @@ CASES = [  # suffix, content, message
     ("jsonl", '{"_id": " ", "text": "x"}\n', ":1: id is blank"),
     ("jsonl", '{"_id": "a b%s", "text": "x"}\n' % ("c" * 99), f":1: id with white space: 'a b{'c' * 53}...; expected one word"),
     ("jsonl", '{"_id": "1", "text": "x"}\n{"_id": 1, "text": "y"}\n', ":2: duplicate id '1'; ids must be unique"),
-    ("jsonl", '{"_id": "1", "text": ""}\n', ":1: the text of '1' is empty; --keep-empty keeps such texts, moeir check lists them"),
+    ("jsonl", '{"_id": "1", "text": ""}\n', ":1: the text of '1' is empty; moeir check lists such texts"),
     ("jsonl", '{"_id": "1", "text": ["x"]}\n', ':1: text is not a string: ["x"]'),
     ("jsonl", '{"_id": "1", "text": "x", "title": 3}\n', ":1: title is not a string: 3"),
     ("jsonl", '{"_id": "1", "text": "x", "answers": "y"}\n', ':1: answers is not a list of strings: "y"'),

@@ -98,7 +98,10 @@ PASSAGES = st.dictionaries(
 def test_a_collapsed_run_has_each_documents_best_score_in_the_order_of_ranks(hits):
     run = collapse_run(Run.from_hits(hits, tag="t"))
     assert {query: run.hits(query) for query in run.queries} == {query: collapse_by_dictionary(own.items()) for query, own in hits.items()}
-    assert run.tag == "t" and run.depth is None
+    longest = max(map(len, hits.values()), default=0)
+    is_cut = {query: len(run.hits(query)) >= depth for query, depth in zip(run.queries, np.broadcast_to(run.list_depth, len(run)))}
+    assert is_cut == {query: len(own) >= longest for query, own in hits.items()}, "before passages became documents"
+    assert run.tag == "t"
 
 
 def test_ids_that_are_no_passages_are_refused():

@@ -121,7 +121,7 @@ def test_ids_are_united_and_coded_as_sets_are(longest):
     for sizes in ((3, 50, 0, 7), (0, 0), (9,), (20, 20, 20)):
         sets = ({"".join(generator.choices(LETTERS, k=generator.randint(1, longest))) for _ in range(size)} for size in sizes)
         lists = [sorted(one, key=str.encode) for one in sets]
-        names, codes = ids.merge_vocabularies([ids.Ids.from_strings(one) for one in lists])
+        names, codes = ids.merge_ids([ids.Ids.from_strings(one) for one in lists])
         assert list(names) == sorted(set().union(*lists), key=str.encode)
         assert [[names[code] for code in own.tolist()] for own in codes] == lists
     for prefix in ("", "a-prefix-of-all-"):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import moeir
+from moeir.indexes.base import Index
 from moeir.records.runs import format_score
 from moeir.records.texts import read_texts
 from tests.conftest import CommandResult, run_moeir
@@ -105,6 +106,17 @@ def test_who_else_asks_at_the_same_time_changes_no_byte(index: Path, bm25_index:
         for _ in range(5):
             assert list(threads.map(lambda body: client.post("/search", json=body).text, bodies)) == alone
     assert client.service.counts["moeir_batches_total"] - batches < 5 * len(bodies), "no two requests came into one batch"
+
+
+def test_a_document_that_no_list_has_is_explained_as_far_as_its_engine_scores_it(
+    index: Path, serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {"query": "owl", "expert": "lexical", "k": 1, "explain": True, "document": ["rain"]}
+    [scored] = serve(index=index).post("/search", json=asked).json()["results"][0]["explanations"]
+    monkeypatch.setattr("moeir.indexes.inverted.Inverted._score_pairs", Index._score_pairs)
+    [unscored] = serve(index=index).post("/search", json=asked).json()["results"][0]["explanations"]
+    assert scored["rank"] is unscored["rank"] is None and scored["experts"]["lexical"]["part"] is not None
+    assert unscored["experts"]["lexical"] == {"rank": None, "score": None, "part": None}
 
 
 @pytest.mark.parametrize("options", [{}, {"collapse": "max"}])

@@ -45,6 +45,10 @@ WRONG: list[tuple[Any, str]] = [
     ({"query": "owl", "explain": "perhaps"}, "--explain: expected true or false, found 'perhaps'"),
     ({"query": "owl", "document": ["owl"]}, "--document needs --explain"),
     ({"query": "owl", "explain": True, "document": ["none"]}, "--document none: the index has no such document"),
+    (
+        {"query": "owl", "explain": True, "document": ["cat"], "filter_ids": ["owl"]},
+        "--document cat: the index has no such document, by --filter-ids",
+    ),
     ({"query": "owl", "experts": ["lexical"]}, '"experts": there is no such field'),
     ({"query": "owl", "expert": "sparse"}, "--expert sparse: the index has lexical, local, global"),
     ({"query": "owl", "expert": []}, '"expert": expected one or more, found none'),
@@ -101,6 +105,8 @@ def test_other_sites_cannot_ask_in_a_visitors_name(index: Path, serve: Any) -> N
     for origin, allowed in (("https://friend.example", "https://friend.example"), ("https://evil.example", None)):
         reply = client.get("/health", headers={"host": "localhost", "origin": origin})
         assert reply.headers.get("access-control-allow-origin") == allowed
+    asked = {"host": "localhost", "origin": "https://friend.example", "access-control-request-method": "POST"}
+    assert client.options("/search", headers=asked | {"access-control-request-headers": "content-type"}).status_code == 200
     assert "access-control-allow-origin" not in serve(index=index).get("/health", headers={"origin": "https://friend.example"}).headers
 
 
@@ -209,7 +215,7 @@ def replace_folder(target: Path, source: Path) -> None:
 def test_an_index_that_is_replaced_under_load_is_served_whole_or_not_at_all(
     two_indexes: tuple[Path, Path], tmp_path: Path, serve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("moeir.serving.service.SECONDS_BETWEEN_LOOKS", 0.02)
+    monkeypatch.setattr("moeir.serving.service.POLL_SECONDS", 0.02)
     queries = ["owl hunts night", "cat sleeps", "moon sea", "dog"]
     expected = {}
     for name, path in zip(("whole", "half"), two_indexes, strict=True):
@@ -244,7 +250,7 @@ def test_an_index_that_is_replaced_under_load_is_served_whole_or_not_at_all(
 def test_a_damaged_index_in_its_place_is_not_served(
     two_indexes: tuple[Path, Path], serve: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("moeir.serving.service.SECONDS_BETWEEN_LOOKS", 0.02)
+    monkeypatch.setattr("moeir.serving.service.POLL_SECONDS", 0.02)
     monkeypatch.setattr(logging.getLogger("moeir"), "propagate", True)
     whole, half = two_indexes
     client = serve(index=whole, reload=True)

@@ -128,10 +128,10 @@ def test_marks_in_every_form_which_the_suffix_of_the_output_chooses(evaluate, re
     assert markdown[4] == "| best | **0.8500**†‡ |" and markdown[5] == "" and markdown[6].startswith("significantly better than † base")
     assert latex[0] == r"\begin{tabular}{lr}" and latex[6] == r"best & \textbf{0.8500}$^{\dagger}$$^{\ddagger}$ \\"
     assert latex[-1].startswith(r"\par{\footnotesize significantly better than $^{\dagger}$ base, $^{\ddagger}$ odd (p $<$ 0.05")
-    for suffix, start in ((".tex", r"\begin{tabular}"), (".md", "| run"), (".tsv", "base\t")):
+    for suffix, start in ((".tex", r"\begin{tabular}"), (".md", "| run"), (".tsv", "base\t"), (".json", "{")):
         evaluate(f"{AGAINST} --output table{suffix}")
         assert Path(f"table{suffix}").read_text().startswith(start)
-    refuse(2, "--output table.pdf: expected .tsv or .jsonl for a table", f"{AGAINST} --output table.pdf")
+    refuse(2, "--output table.pdf: expected .tsv or .jsonl or .tex or .md or .json for a table", f"{AGAINST} --output table.pdf")
 
 
 def test_marks_by_another_test_and_for_groups(evaluate):

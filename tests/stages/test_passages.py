@@ -208,3 +208,12 @@ def test_documents_are_no_passages(index, bm25_index, tmp_path, refuse):
     (tmp_path / "run.trec").write_text("q1 Q0 owl 1 2.5 x\nq1 Q0 bat#0 2 2.0 x\n")
     refuse(3, "run.trec: 'owl' is no passage", f"evaluate --run {tmp_path}/run.trec --qrels toy/test-qrels.tsv --collapse max")
     refuse(2, "--collapse and --explain exclude one another", "search --index idx --query owl --collapse max --explain why.jsonl")
+
+
+def test_a_list_that_was_cut_lacks_documents_however_few_its_passages_are_of(tmp_path):
+    """A document that one list lacks has that list's lowest score, not that of a list that is whole."""
+    for name, hits in {"one": {"a#0": 80, "a#1": 79, "b#0": 78}, "two": {"d#0": 60, "a#0": 59, "b#0": 58}}.items():
+        write_run(Run.from_hits({"q": hits, "r": {"a#0": 1}}, name), tmp_path / f"{name}.trec")
+    flags = f"--run {tmp_path}/one.trec {tmp_path}/two.trec --collapse max --method came-sum --run-depth 3"
+    moeir(f"fuse {flags} --output {tmp_path}/fused.trec")
+    assert read_hits(tmp_path / "fused.trec") == {"q": [("a", 139.0), ("d", 138.0), ("b", 136.0)], "r": [("a", 2.0)]}

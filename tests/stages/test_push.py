@@ -108,8 +108,10 @@ def test_a_card_names_no_licence_that_is_not_given(hub, folder, run):
 
 def test_a_product_replaces_the_one_before_it_in_one_commit_and_an_equal_one_makes_none(hub, folder, run):
     run("push --input enc --repo anna/product")
+    hub.repositories["anna/product"].commits[-1]["LICENSE"] = b"mine"
     run("push --input idx --repo anna/product")
-    listed = {name for name in hub.files("anna/product") if not name.startswith((".", "README"))}
+    assert hub.files("anna/product")["LICENSE"] == b"mine", "what no push has put there stays"
+    listed = {name for name in hub.files("anna/product") if not name.startswith((".", "README", "LICENSE"))}
     assert listed == {*json.loads((folder / "idx" / "manifest.json").read_text())["files"], "manifest.json"}
     assert len(hub.repositories["anna/product"].commits) == 3
     run("push --input idx --repo anna/product")

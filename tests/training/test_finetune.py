@@ -61,6 +61,8 @@ def test_a_second_training_can_skip_what_the_first_one_read(finetune):
     assert "2 steps of 4 queries, after 4 skipped: 1.33 epochs of 6 queries" in result.stderr
     _, _, skipped = finetune("dense", ("a",), "--steps", 1, "--skip-queries", 3, name="skipped")
     assert skipped[0]["loss"] != first[0]["loss"]
+    result, _, _ = finetune("dense", ("a",), "--steps", 1, "--batch-size", 100, "--skip-queries", 12, name="few")
+    assert "1 step of 6 queries, after 12 skipped" in result.stderr, "a batch holds them all"
 
 
 def test_each_data_set_has_the_prompt_that_is_named_for_its_queries(moeir, toy, shop, two_layers, tmp_path):
@@ -173,6 +175,8 @@ def test_the_gains_of_a_training_are_those_of_its_runs_also_if_it_resumes(tmp_pa
         gains = CompetitionWatch(tmp_path, 2, 6).compare(6, second, dev)
         assert gains == {f"competition.{name}.RR@10": expected[name] for name in ("lost", "difference", "low", "high")}
     assert CompetitionWatch(tmp_path, 2, 6).compare(8, second, dev) == {}
+    for step in (1, 2):  # a training that ends before the first evaluation; tokens in --cache, so that nothing has made the folder
+        assert CompetitionWatch(tmp_path / "resume", 2, 6).compare(step, first, dev) == {}
     assert CompetitionWatch(tmp_path, 2, 6).compare(4, {"fused": second["fused"], "one": second["one"]}, dev) == {}
 
 

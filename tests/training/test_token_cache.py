@@ -73,6 +73,8 @@ def test_batches_are_what_the_checkpoint_reads(name, tmp_path, tiny_model_with_h
     stream = TextStream([make_examples(15)], ["x"], queries=[query_file], corpora=[corpus])
     dataset = learned.build_token_cache(tmp_path / "cache", stream, checkpoint)
     assert dataset.cache.ids.dtype == np.uint16
+    of_empty = [checkpoint.token_ids([""], side)[0][0] for side in ("query", "document")]
+    assert dataset.template_ids == {*of_empty[0], *of_empty[1]}, "prefixes, too, are no words that a query and its positive share"
     sampler = make_sampler(make_examples(15), batch_size=4, negatives=3, seed=1, source="x")
     for step in range(4):
         ids = sampler.batch_at(step)

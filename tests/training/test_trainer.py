@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from moeir.architectures.initialize import build_checkpoint
 from moeir.artifacts import atomic_write
 from moeir.artifacts.atomic_write import RESUME
+from moeir.distributed import SINGLE_PROCESS, ProcessGroup
 from moeir.errors import MoeirError
 from moeir.records.examples import Example
 from moeir.records.texts import read_texts
@@ -37,7 +38,7 @@ def learning(toy, two_layers):
     queries = {name: text.split(".")[0] for name, text in documents.items()}
     examples = [Example(name, (name,), tuple(other for other in documents if other != name)) for name in documents]
 
-    def learned(folder, *, spec=CAME, objective=COMPETITIVE, dtype=torch.float32, log_every=1, **options):
+    def learned(folder, *, spec=CAME, objective=COMPETITIVE, dtype=torch.float32, log_every=1, process_group=SINGLE_PROCESS, **options):
         folder.mkdir(exist_ok=True)
         checkpoint = build_checkpoint(two_layers, spec, {"query_length": 10, "document_length": 20})
         sampler = make_sampler(examples, batch_size=4, negatives=3, seed=1, source="toy")
@@ -45,7 +46,8 @@ def learning(toy, two_layers):
         speed = LearningSpeed(texts.kind_count, 3)
         task = RetrievalTask(checkpoint, sampler, texts, objective, STEPS, dtype, speed=speed)
         state = speed.tensors
-        counts = train(task, Schedule(STEPS, 1e-3, **options), folder, device="cpu", log_every=log_every, objective_state=state)
+        run = {"device": "cpu", "log_every": log_every, "objective_state": state, "process_group": process_group}
+        counts = train(task, Schedule(STEPS, 1e-3, **options), folder, **run)
         return checkpoint, counts
 
     return learned
@@ -104,8 +106,22 @@ def test_a_loss_that_is_no_number_ends_the_training_at_its_step_and_is_never_sav
     with pytest.raises(MoeirError, match="step 3: the loss is nan"):
         learning(tmp_path, objective=objective, save_minutes=0.0, log_every=log_every)
     saved = tmp_path / RESUME / "state" / "state.json"
-    assert json.loads(saved.read_text())["step"] == 2
+    assert (json.loads(saved.read_text())["step"] if saved.exists() else None) == {1: 2, 4: None}[log_every], "after a reading"
     assert [line["step"] for line in read_metrics(tmp_path)] == [1, 2], "earlier steps are logged"
+
+
+def test_all_processes_wait_for_one_another_after_the_same_steps(learning, tmp_path):
+    """Though the main one alone saves: a process that waits alone would meet another's next exchange."""
+    waits = []
+
+    class Watched(ProcessGroup):
+        def wait_on_host(self, moment):
+            waits[-1].append(moment)
+
+    for rank in (0, 1):
+        waits.append([])
+        learning(tmp_path / str(rank), save_minutes=0.0, log_every=3, process_group=Watched(rank))
+    assert waits == [["step 3", "step 5"]] * 2
 
 
 @pytest.mark.parametrize("moment", ["_fsync", "_swap_into_place"])

@@ -93,7 +93,7 @@ def uses_transformers(config: Mapping[str, Any]) -> bool:
     return BACKBONE_KEY in config or find_family(config) is None
 
 
-def choose_backbone(config: MutableMapping[str, Any], backbone: str | None) -> None:
+def note_backbone(config: MutableMapping[str, Any], backbone: str | None) -> None:
     """Note in a config.json whose layers run the model: those of `transformers` or of `moeir`; None leaves it as it is. With
     `bidirectional` those of transformers attend to later tokens as well, for which `TransformersEncoder.check_bidirectional` looks."""
     if backbone in ("transformers", "bidirectional"):

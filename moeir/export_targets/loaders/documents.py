@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parent
-MESSAGE_LENGTH, BLOCK_BYTES = 500, 2**20
+MESSAGE_LENGTH, BLOCK_BYTES, MAX_REQUEST_BYTES = 500, 2**20, 2**24
 Query = Any  # an array [D] for a dense expert, [L, D] for late interaction, (terms [n], weights [n]) for a sparse expert
 Hits = list[tuple[str, float]]  # ids and scores of documents, the best first
 
@@ -49,6 +49,19 @@ def read_points(folder: Path, first: int = 0) -> Iterator[dict[str, Any]]:
                 if first == 0:
                     yield json.loads(line)
                 first = max(first - 1, 0)
+
+
+def split_points(points: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """The documents in parts of one or more, each of at most MAX_REQUEST_BYTES as JSON: engines limit their requests."""
+    part: list[dict[str, Any]] = []
+    size = 0
+    for point in points:
+        own = len(json.dumps(point))
+        if part and size + own > MAX_REQUEST_BYTES:
+            yield part
+            part, size = [], 0
+        part, size = [*part, point], size + own
+    yield part
 
 
 def load_documents(collection: Any, location: str, *, replace: bool = False, folder: Path = FOLDER) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from pymilvus import DataType, MilvusClient
 
-from moeir.export_targets.loaders.documents import FOLDER, Hits, Query, read_schema, run_loader
+from moeir.export_targets.loaders.documents import FOLDER, Hits, Query, read_schema, run_loader, split_points
 
 MAX_BYTES = 65535  # of a VARCHAR
 MAX_HITS = 16384  # that one search returns
@@ -74,19 +74,22 @@ class MilvusCollection:
             self.client.drop_collection(name)
 
     def stored_count(self) -> int:
+        self.finish()
+        self.client.load_collection(self.name)  # Milvus counts what is loaded, and loads what has an index
         [row] = self.client.query(self.name, filter="", output_fields=["count(*)"])
         return int(row["count(*)"])
 
     def add(self, points: list[dict[str, Any]]) -> None:
-        for expert, name in self.token_collections.items():
-            rows = [
-                {"number": point["id"] * MAX_TOKENS + position, "document": point["id"], "id": point["payload"]["id"], "vector": vector}
-                for point in points
-                for position, vector in enumerate(point["vector"].get(expert, ()))
-            ]
-            if rows:
-                self.client.upsert(name, rows)
-        self.client.upsert(self.name, [self._document(point) for point in points])
+        for part in split_points(points):
+            for expert, name in self.token_collections.items():
+                rows = [
+                    {"number": point["id"] * MAX_TOKENS + position, "document": point["id"], "id": point["payload"]["id"], "vector": vector}
+                    for point in part
+                    for position, vector in enumerate(point["vector"].get(expert, ()))
+                ]
+                if rows:
+                    self.client.upsert(name, rows)
+            self.client.upsert(self.name, [self._document(point) for point in part])
 
     def _document(self, point: dict[str, Any]) -> dict[str, Any]:
         row = {"number": point["id"], "id": point["payload"]["id"]}

@@ -5,7 +5,7 @@ from typing import Any
 
 from qdrant_client import QdrantClient, models
 
-from moeir.export_targets.loaders.documents import FOLDER, Hits, Query, read_schema, run_loader
+from moeir.export_targets.loaders.documents import FOLDER, Hits, Query, read_schema, run_loader, split_points
 
 
 class QdrantCollection:
@@ -46,7 +46,8 @@ class QdrantCollection:
         return int(self.client.count(self.name, exact=True).count)
 
     def add(self, points: list[dict[str, Any]]) -> None:
-        self.client.upsert(self.name, [models.PointStruct(**point) for point in points], wait=True)
+        for part in split_points(points):
+            self.client.upsert(self.name, [models.PointStruct(**point) for point in part], wait=True)
 
     def finish(self) -> None:
         """Qdrant indexes by itself."""

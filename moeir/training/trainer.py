@@ -209,10 +209,12 @@ class _Trainer:
                 is_last = step + 1 == schedule.steps
                 evaluation_due = evaluator is not None and ((step + 1) % evaluator.every == 0 or is_last)
                 checkpoint_due = self.checkpoint is not None and (step + 1) % self.checkpoint[0] == 0 and not is_last
-                if len(self.pending) < log_every and not (evaluation_due or checkpoint_due or is_last):  # alike in all processes
+                save_due = is_main and (time.monotonic() - last_save) / 60 >= schedule.save_minutes
+                reads_to_save = save_due and self.process_group.size == 1  # of several processes, only one sees that time is up
+                if len(self.pending) < log_every and not (reads_to_save or evaluation_due or checkpoint_due or is_last):
                     continue
                 records = self.read_pending()
-                save_due, is_best = is_main and (time.monotonic() - last_save) / 60 >= schedule.save_minutes, False
+                is_best = False
                 if evaluator is not None and evaluation_due and not any(map(_nan_error, records)):
                     records[-1] |= evaluator.evaluate(step + 1, best)
                     model.train()

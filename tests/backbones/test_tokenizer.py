@@ -203,4 +203,4 @@ def test_tokens_that_are_added_to_a_vocabulary_are_not_overlooked(tmp_path):
     added.write_text(json.dumps({"owl": vocabulary["owl"]}))
     assert TextTokenizer(tmp_path).vocabulary_size == len(vocabulary), "it is in the vocabulary"
     added.write_text(json.dumps({"[E2]": len(vocabulary)}))
-    assert_refused(ArtifactError, "adds '[E2]' to vocab.txt, expected a tokenizer.json with both", TextTokenizer, tmp_path)
+    assert_refused(ArtifactError, r"adds '\[E2\]' to vocab.txt, expected a tokenizer.json with both", TextTokenizer, tmp_path)

@@ -4,6 +4,7 @@ import json
 import time
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from moeir.distributed import SINGLE_PROCESS, ProcessGroup
 from moeir.errors import MoeirError
 from moeir.records.examples import Example
 from moeir.records.texts import read_texts
-from moeir.training import objectives
+from moeir.training import objectives, trainer
 from moeir.training.competition import LearningSpeed
 from moeir.training.regularizers import RegularizerWeights
 from moeir.training.retrieval_task import RetrievalTask
@@ -106,21 +107,25 @@ def test_a_loss_that_is_no_number_ends_the_training_at_its_step_and_is_never_sav
     with pytest.raises(MoeirError, match="step 3: the loss is nan"):
         learning(tmp_path, objective=objective, save_minutes=0.0, log_every=log_every)
     saved = tmp_path / RESUME / "state" / "state.json"
-    assert (json.loads(saved.read_text())["step"] if saved.exists() else None) == {1: 2, 4: None}[log_every], "after a reading"
+    assert json.loads(saved.read_text())["step"] == 2
     assert [line["step"] for line in read_metrics(tmp_path)] == [1, 2], "earlier steps are logged"
 
 
-def test_all_processes_wait_for_one_another_after_the_same_steps(learning, tmp_path):
+def test_all_processes_wait_for_one_another_after_the_same_steps(learning, tmp_path, monkeypatch):
     """Though the main one alone saves: a process that waits alone would meet another's next exchange."""
+    monkeypatch.setattr(trainer, "DataParallel", lambda loss, *_: SimpleNamespace(run_batch=partial(trainer.run_batch, loss)))
     waits = []
 
     class Watched(ProcessGroup):
         def wait_on_host(self, moment):
             waits[-1].append(moment)
 
+        def check_same(self, facts):
+            pass
+
     for rank in (0, 1):
         waits.append([])
-        learning(tmp_path / str(rank), save_minutes=0.0, log_every=3, process_group=Watched(rank))
+        learning(tmp_path / str(rank), save_minutes=0.0, log_every=3, process_group=Watched(rank, 2, ("", "")))
     assert waits == [["step 3", "step 5"]] * 2
 
 

@@ -359,8 +359,11 @@ def curves_table(experiment: Experiment) -> str:
     """Of each declared metric and row: the values of its curve at the first point, a third, two thirds and the last."""
     lines = []
     for metric in experiment.declared["curves"]:
-        for row in experiment.declared["rows"]:
-            steps, values = curve([experiment.records[name]["curves"] for name in experiment.records_of(row)], metric)
+        trainings = {row: experiment.records_of(row) for row in experiment.declared["rows"]}  # and the pre-trainings that they start from
+        before = {row: f"pre-{row}" for row in trainings if f"pre-{row}" not in trainings}
+        trainings |= {name: [one for one in experiment.records if one.startswith(f"{name}-")] for name in before.values()}
+        for row, names in trainings.items():
+            steps, values = curve([experiment.records[name]["curves"] for name in names], metric)
             if steps:
                 points = [round(part * (len(steps) - 1) / 3) for part in range(4)]
                 lines.append([metric, row, *(f"{values[point]:.4g} ({steps[point]})" for point in points)])

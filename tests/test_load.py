@@ -90,7 +90,7 @@ def test_a_long_training_has_the_memory_of_a_short_one(inputs: Path, tmp_path: P
         samples = sample_memory(*shlex.split(f"{training} {EXAMPLES} {sizes} --output ckpt"), folder=tmp_path)
         window = max(1, len(samples) // 20)
         growth = statistics.median(samples[-2 * window : -window]) - statistics.median(samples[len(samples) // 2 :][:window])
-        assert growth < 4 * MIB + 8 * steps, growth  # a number a step
+        assert growth < 6 * MIB + 8 * steps, growth  # 1 to 2 MiB on a quiet machine, 4.2 once beside other tests; a number a step
 
 
 @both("queries")

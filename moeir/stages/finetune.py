@@ -217,7 +217,7 @@ class Finetune(TrainingStage, InputOptions):
         epochs, batch_size = steps * self.accumulate / sampler.steps_per_epoch, self._batch_size_of(sampler) * self.accumulate
         skipped = f", after {self.skip_queries:,} skipped" if self.skip_queries else ""
         texts = f"{epochs:.2f} epochs of {format_count(sampler.size, 'query')}, {steps * batch_size * (1 + self.negatives):,} documents"
-        return f"{format_count(steps, 'step')} of {batch_size} queries{skipped}: {texts}"
+        return f"{format_count(steps, 'step')} of {format_count(batch_size, 'query')}{skipped}: {texts}"
 
     def next_command(self) -> str:
         return suggest_after_checkpoint(self.model, self.arch)

@@ -71,7 +71,7 @@ def test_a_dry_run_of_what_fits_says_so_and_fits_no_head(run, room, weights):
     sources = "--train by-id.jsonl --corpus toy/corpus.jsonl --queries toy/train-queries.jsonl"
     result = run(f"finetune --model {weights} --arch came:shared_layers=4 {sources} --output out --dry-run")
     assert "head" not in result.stderr
-    assert "spend  1 step of 8 queries: 1.00 epochs of 1 query, 64 documents" in result.stdout
+    assert "spend  1 step of 1 query: 1.00 epochs of 1 query, 8 documents" in result.stdout
 
 
 @pytest.fixture

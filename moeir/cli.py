@@ -305,7 +305,11 @@ def _report_usage_error(problem: typer.TyperException, arguments: Sequence[str])
         sys.stderr.write(message + "\n")
         return problem.exit_code
     context = getattr(problem, "ctx", None)
-    path = context.command_path.strip() if context else " ".join(("moeir", *(name for name in arguments[:1] if name in STAGES)))
+    path = (
+        context.command_path.strip()
+        if context
+        else " ".join(("moeir", *(name for name in map(_with_dashes, arguments[:1]) if name in STAGES)))
+    )
     flag = str(getattr(problem, "option_name", ""))
     own = {name for parameter in (context.command.params if context else ()) for name in parameter.opts}
     similar = next((name for name in FLAGS_ELSEWHERE.get(flag, ()) if name in own), None)

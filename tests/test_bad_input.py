@@ -306,6 +306,7 @@ ROWS: list[tuple[str, int, str] | tuple[str, int, str, Setup]] = [
     (RERANK.replace("corpus.jsonl", "-") + "one.trec --model came", 2, "--corpus -: every model reads it"),
     (RERANK + "one.trec --shard 0/2", 2, "--shard 0/2: the run has 1 queries"),
     (RERANK + "one.trec --tag a\tb", 2, "--tag"),
+    (SEARCH.replace("out.trec", "x.json") + "idx", 2, "--output x.json: a run is lines of TREC's form; expected the name of a .trec"),
     (SEARCH + "idx --index idx", 2, "the same index is given twice"),
     (SEARCH + "idx --corpus corpus.jsonl", 2, "--corpus needs --explain"),
     (SEARCH + "idx --explain queries.tsv --force", 2, "would replace what --queries reads"),

@@ -17,7 +17,7 @@ from tests.stage_scenarios import EXAMPLES, read_product, working_folder, write_
 MIB = 2**20
 SECONDS_BETWEEN_SAMPLES = 0.05
 SHARDS = 200
-FEW = {"steps": 300, "queries": 10_000}
+FEW = {"steps": 600, "queries": 10_000}
 MANY = {"steps": 200_000, "queries": 7_000_000}  # steps: what a training of 24 hours takes at 2 to 3 a second
 
 
@@ -90,7 +90,7 @@ def test_a_long_training_has_the_memory_of_a_short_one(inputs: Path, tmp_path: P
         samples = sample_memory(*shlex.split(f"{training} {EXAMPLES} {sizes} --output ckpt"), folder=tmp_path)
         window = max(1, len(samples) // 20)
         growth = statistics.median(samples[-2 * window : -window]) - statistics.median(samples[len(samples) // 2 :][:window])
-        assert growth < 6 * MIB + 8 * steps, growth  # 1 to 2 MiB on a quiet machine, 4.2 once beside other tests; a number a step
+        assert growth < 6 * MIB + 8 * steps, growth  # noise, of which 4.2 were seen beside other tests; a number a step
 
 
 @both("queries")

@@ -30,10 +30,9 @@ class JsonlTexts(TextFormat, Format):
 
     def to_record(self, item: Text, conversion: Conversion) -> dict[str, Any]:
         record = texts.to_record(item)
-        extra = {
-            name: value for name, value in (item.extra or {}).items() if name not in texts.KNOWN_FIELDS
-        }  # else read in another's place
-        conversion.drop_fields(f"text {item.id!r}", {name: True for name in item.extra or () if name not in extra})
+        extra = dict(item.extra or {})
+        synonyms = {name: extra.pop(name) for name in texts.KNOWN_FIELDS if name in extra}  # which would be read in another's place
+        conversion.drop_fields(f"text {item.id!r}", synonyms)
         return {self.id_field: record.pop("_id"), **record, **extra}
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from moeir.records.runs import Run, least_depth, mask_within_depth
+from moeir.records.runs import Run, limit_depth, mask_within_depth
 
 Hits: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float32]]  # one query's documents and scores, best first
 Float64s: TypeAlias = NDArray[np.float64]
@@ -103,7 +103,7 @@ class ScoreLists:
         """The first `depth` hits of every list."""
         within_depth, starts = mask_within_depth(self.starts, depth)
         columns = self.documents[within_depth], self.scores[within_depth]
-        return ScoreLists(*columns, starts, self.width, least_depth(depth, self.depth), self.queries)
+        return ScoreLists(*columns, starts, self.width, limit_depth(depth, self.depth), self.queries)
 
     def _scores_at(self, rows: NDArray[np.int64]) -> Float64s:
         ends = np.zeros(len(rows))

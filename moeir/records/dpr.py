@@ -102,7 +102,7 @@ def example_record(entry: dict[str, Any], position: int, where: str) -> dict[str
     positives = _read_passages(entry, "positive_ctxs", passages, frozenset(), where)
     if not positives:
         return None
-    excluded = frozenset(passages) | set(map(_digest, positives))
+    excluded = frozenset(passages) | set(map(_hash_passage, positives))
     read_fields = {"question", "positive_ctxs", "hard_negative_ctxs", *QUESTION_ID_FIELDS}
     negatives = _read_passages(entry, "hard_negative_ctxs", passages, excluded, where)
     if not negatives:  # or all are positives
@@ -132,7 +132,7 @@ def _read_block(numbered: NumberedLines, minimum: int) -> str:
     return "".join(parts)
 
 
-def _digest(passage: Mapping[str, Any]) -> str:
+def _hash_passage(passage: Mapping[str, Any]) -> str:
     return hashlib.sha256(f"{passage['title']}\n{passage['text']}".encode()).hexdigest()[:16]
 
 
@@ -153,7 +153,7 @@ def _read_passages(
             raise DataError(f"{where}: {field}: expected contexts with a text and a title, both strings")
         passage = {name: value for name, value in context.items() if name not in (*CONTEXT_ID_FIELDS, *_CONTEXT_SCORES)}
         passage["title"] = context.get("title") or ""
-        digest = _digest(passage)
+        digest = _hash_passage(passage)
         context_id = next((context[key] for key in CONTEXT_ID_FIELDS if context.get(key) not in (None, "")), digest)
         if isinstance(context_id, bool) or not isinstance(context_id, str | int):
             raise DataError(f"{where}: {field}: id of a context is not a string: {context_id!r}")

@@ -152,10 +152,10 @@ class Run:
     @property
     def list_depth(self) -> int | Integers:
         """K, the depth of the search, of all or of each [Q]: `depth`, or the length of the longest list where that is not known."""
-        return self.longest_list if self.depth is None else self.depth
+        return self.max_list_length if self.depth is None else self.depth
 
     @property
-    def longest_list(self) -> int:
+    def max_list_length(self) -> int:
         """The number of hits of the longest list."""
         return int(np.diff(self.starts).max(initial=0))
 
@@ -191,7 +191,7 @@ class Run:
         """The first `depth` hits of every query."""
         within_depth, starts = mask_within_depth(self.starts, depth)
         columns = self.documents[within_depth], self.scores[within_depth], self.document_ids, self.tag
-        return Run(self.queries, starts, *columns, least_depth(depth, self.list_depth))
+        return Run(self.queries, starts, *columns, limit_depth(depth, self.list_depth))
 
 
 def read_run(path: Path | str) -> Run:
@@ -258,7 +258,7 @@ def parse_hit(line: str, where: str) -> tuple[str, str, int, float, str]:
     return query, document, int(rank), score, tag
 
 
-def least_depth(depth: int, searched: int | Integers) -> int | Integers:
+def limit_depth(depth: int, searched: int | Integers) -> int | Integers:
     """The depth of lists, or of each list [Q], that were searched to another one and cut."""
     return min(depth, searched) if isinstance(searched, int) else np.minimum(depth, searched)
 

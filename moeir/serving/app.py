@@ -75,11 +75,8 @@ def build_server(service: SearchService, origins: Sequence[str] = (), hosts: Seq
         return Response((BROWSER / "openapi.json").read_bytes(), media_type="application/json")
 
     paths = {"/": page, "/health": health, "/metrics": metrics, "/openapi.json": openapi, "/documents/{name:path}": document}
-    cors = (
-        [Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=["content-type"])]
-        if origins
-        else []
-    )
+    allowed: dict[str, Any] = {"allow_origins": origins, "allow_methods": ["GET", "POST"], "allow_headers": ["content-type"]}
+    cors = [Middleware(CORSMiddleware, **allowed)] if origins else []
     trusted = Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
     app = Starlette(
         routes=[Route("/search", search, methods=["POST"]), *(Route(path, endpoint) for path, endpoint in paths.items())],

@@ -80,9 +80,8 @@ class ServedIndex:
             start += len(ids)
             try:
                 if unknown := next((name for name in request.document if name not in searcher.row_by_id), None):
-                    raise UsageError(
-                        f"--document {unknown}: the index has no such document{', by --filter-ids' if first.filter_ids else ''}"
-                    )
+                    where = "--filter-ids leave" if first.filter_ids else "the index has"
+                    raise UsageError(f"--document {unknown}: {where} no such document")
                 answers.append(self._answer(request, own, Explainer(searcher, dict(own), fuse, self.texts), batch, limits.rerank_depth))
             except MoeirError as problem:
                 answers.append(problem)
@@ -246,6 +245,6 @@ class SearchService:
             try:
                 self.served, self._identities = await asyncio.to_thread(self._open, False)
                 log.info("opened what is on disk now, as version %s", self.served.version)
-            except (MoeirError, OSError, RuntimeError, MemoryError) as problem:  # of memory, too, which the index that is served holds
+            except (MoeirError, OSError, RuntimeError, MemoryError) as problem:  # two indexes may need more memory than there is
                 self._identities = identities  # until it changes again
                 log.warning("cannot open what is on disk now; version %s is served on: %s", self.served.version, problem)

@@ -50,7 +50,7 @@ MEMORY_ADVICE = {
     "recompute": "add --recompute",
 }
 FOLDER_KINDS = ("checkpoint", "encodings", "index")
-FILE_SUFFIXES = (".trec", ".run", ".txt", ".tsv", ".json", ".jsonl", ".gz", ".zst")
+FILE_SUFFIXES = (".trec", ".run", ".txt", ".tsv", ".jsonl", ".gz", ".zst")
 log = logging.getLogger(__name__)
 Facts = Mapping[str, Any]  # the counts of a stage that ended
 Counts = Facts | None

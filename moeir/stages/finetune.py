@@ -214,7 +214,7 @@ class Finetune(TrainingStage, InputOptions):
     def _describe_reading(self, sampler: "BatchSampler") -> str:
         """The steps of the training, its epochs, and how many texts it reads."""
         steps = self.total_steps(sampler.steps_per_epoch)
-        epochs, batch_size = steps * self.accumulate / sampler.steps_per_epoch, self._batch_size_of(sampler) * self.accumulate
+        epochs, batch_size = steps * self.accumulate / sampler.steps_per_epoch, sampler.batch_size * self.accumulate
         skipped = f", after {self.skip_queries:,} skipped" if self.skip_queries else ""
         texts = f"{epochs:.2f} epochs of {format_count(sampler.size, 'query')}, {steps * batch_size * (1 + self.negatives):,} documents"
         return f"{format_count(steps, 'step')} of {format_count(batch_size, 'query')}{skipped}: {texts}"
@@ -306,12 +306,8 @@ class Finetune(TrainingStage, InputOptions):
         joint: BatchSampler = samplers[0]
         if self.sampling_rate:
             joint = sampling.MultiDatasetSampler(tuple(samplers), self.sampling_rate, self.seed)
-        joint.skipped_batches = ceil(self.skip_queries / self._batch_size_of(joint))
+        joint.skipped_batches = ceil(self.skip_queries / joint.batch_size)
         return joint, text_stream
-
-    def _batch_size_of(self, sampler: "BatchSampler") -> int:
-        """The queries of a batch: all, of a small data set."""
-        return getattr(sampler, "batch_size", self.batch_size)
 
     def _load_dev_set(self, text_stream: "TextStream", batches_per_epoch: int) -> "DevSet | None":
         """The development set, if there is one."""

@@ -103,7 +103,7 @@ class Fuse(Stage):
             log_guessed_depths(paths, expert_runs, method, "--run-depth K sets it")
         else:
             for run, path in zip(expert_runs, paths, strict=True):
-                if (longest := run.longest_list) > self.run_depth:
+                if (longest := run.max_list_length) > self.run_depth:
                     raise UsageError(f"--run-depth {self.run_depth}: {path} has a list of {longest} hits; expected the depth of its search")
             expert_runs = [replace(run, depth=self.run_depth) for run in expert_runs]
         if self.collapse is not None:

@@ -40,7 +40,7 @@ class Pull(Stage):
         return set() if force else set(self.outputs())  # which shards there are, and what has made them, only the Hub says
 
     def describe_existing(self, *, is_current: bool) -> str:
-        return "exists; whether it is up to date, the Hub says"
+        return "exists; only the Hub knows whether it is up to date" if is_current else super().describe_existing(is_current=False)
 
     def makes_folder(self) -> bool:
         return True

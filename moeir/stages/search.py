@@ -86,6 +86,8 @@ class Search(Stage):
         if self.fuse is not None:
             variants.import_code_of(self.fuse)
             is_exact_sum(self.fuse)
+        if self.output.suffix == ".json":
+            raise UsageError(f"--output {self.output}: a run is lines of TREC's form; expected the name of a .trec file, or of a folder")
         if len({path.resolve() for path in self.index}) < len(self.index):
             raise UsageError("--index: the same index is given twice; parts of a collection share no documents")
         if not all(text.strip() for text in self.query):

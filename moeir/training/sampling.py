@@ -140,6 +140,11 @@ class MultiDatasetSampler:
         return sum(plan.size for plan in self.samplers)
 
     @property
+    def batch_size(self) -> int:
+        """Queries of the largest batches."""
+        return max(plan.batch_size for plan in self.samplers)
+
+    @property
     def batches_per_dataset(self) -> list[int]:
         """Batches of each data set in one epoch, rounded up."""
         return [math.ceil(round(rate * plan.steps_per_epoch, 6)) for plan, rate in zip(self.samplers, self.rates, strict=True)]

@@ -47,7 +47,7 @@ WRONG: list[tuple[Any, str]] = [
     ({"query": "owl", "explain": True, "document": ["none"]}, "--document none: the index has no such document"),
     (
         {"query": "owl", "explain": True, "document": ["cat"], "filter_ids": ["owl"]},
-        "--document cat: the index has no such document, by --filter-ids",
+        "--document cat: --filter-ids leave no such document",
     ),
     ({"query": "owl", "experts": ["lexical"]}, '"experts": there is no such field'),
     ({"query": "owl", "expert": "sparse"}, "--expert sparse: the index has lexical, local, global"),

@@ -234,7 +234,7 @@ def test_what_exists_is_not_replaced_and_what_is_pulled_is_not_pulled_again(hub,
     (work_folder / "mine" / "letter.txt").write_text("x")
     fail(2, "exists and was not made by moeir", "--repo anna/came --output mine")
     fail(2, "exists and was not made by moeir", "--repo anna/came --output mine --dry-run")
-    assert "pulled exists; whether it is up to date, the Hub says" in run("pull --repo anna/came --output pulled --dry-run").stdout
+    assert "pulled exists; only the Hub knows whether it is up to date" in run("pull --repo anna/came --output pulled --dry-run").stdout
     first = hub.repositories["anna/came"].commit_name(1)
     run("push --input came --repo anna/came --license mit")
     fail(2, "other settings or sources (hub); --force replaces it", "--repo anna/came --output pulled")

@@ -60,7 +60,8 @@ def split_points(points: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]
         if part and size + own > MAX_REQUEST_BYTES:
             yield part
             part, size = [], 0
-        part, size = [*part, point], size + own
+        part.append(point)
+        size += own
     yield part
 
 
